@@ -2,6 +2,7 @@
 
 use crate::dcqcn::{self, Notification, ReactionPoint, Red};
 use crate::dctcp::{self, Dctcp};
+use crate::hpcc::{self, Hpcc, Telemetry};
 use crate::ibcc::{self, Ibcc};
 use crate::nscc::{self, Nscc};
 use crate::rate::Rate;
@@ -44,10 +45,12 @@ pub enum Algorithm {
     Nscc(nscc::Config),
     /// InfiniBand's own.
     Ibcc(ibcc::Config),
+    /// HPCC.
+    Hpcc(hpcc::Config),
 }
 
 /// What can be chosen.
-const NAMES: [&str; 7] = ["off", "dcqcn", "dctcp", "timely", "swift", "nscc", "ibcc"];
+const NAMES: [&str; 8] = ["off", "dcqcn", "dctcp", "timely", "swift", "nscc", "ibcc", "hpcc"];
 
 impl FromStr for Algorithm {
     type Err = SettingError;
@@ -67,6 +70,7 @@ impl FromStr for Algorithm {
             ("swift", settings) => settings.parse().map(Self::Swift),
             ("nscc", settings) => settings.parse().map(Self::Nscc),
             ("ibcc", settings) => settings.parse().map(Self::Ibcc),
+            ("hpcc", settings) => settings.parse().map(Self::Hpcc),
             (unknown, _) => Err(SettingError::Malformed {
                 word: "algorithm".to_owned(),
                 value: unknown.to_owned(),
@@ -82,6 +86,19 @@ impl Algorithm {
     pub fn advice(&self, line: Rate) -> Option<String> {
         match self {
             Self::Dcqcn(options) => options.preset.advice(line),
+            _ => None,
+        }
+    }
+
+    /// A caveat about its use on a network whose switches are not rnic's, by a device that emulates no port; `None` if it works
+    /// there.
+    #[must_use]
+    pub const fn advice_without_port(&self) -> Option<&'static str> {
+        match self {
+            Self::Hpcc(_) => Some(
+                "hpcc hears of nothing: no port on the way writes telemetry, and this device emulates none; give the receiver one, \
+                 such as `ethernet:rate=10Gb/s`",
+            ),
             _ => None,
         }
     }
@@ -122,6 +139,10 @@ impl Algorithm {
                 config.check()?;
                 Method::Ibcc { config: Arc::new(config.clone()), notification: config.notification() }
             }
+            Self::Hpcc(config) => {
+                config.check()?;
+                Method::Hpcc(Arc::new(config.clone()))
+            }
         };
         Ok(Policy { line, method })
     }
@@ -143,6 +164,7 @@ enum Method {
     Swift(Arc<swift::Config>),
     Nscc(Arc<nscc::Config>),
     Ibcc { config: Arc<ibcc::Config>, notification: Notification },
+    Hpcc(Arc<hpcc::Config>),
 }
 
 impl Policy {
@@ -165,6 +187,7 @@ impl Policy {
             Method::Swift(config) => Controller::Swift(Swift::new(Arc::clone(config), self.line)),
             Method::Nscc(config) => Controller::Nscc(Nscc::new(Arc::clone(config), self.line)),
             Method::Ibcc { config, .. } => Controller::Ibcc(Ibcc::new(Arc::clone(config), self.line)),
+            Method::Hpcc(config) => Controller::Hpcc(Hpcc::new(Arc::clone(config), self.line)),
         }
     }
 
@@ -173,7 +196,12 @@ impl Policy {
     pub const fn notification(&self) -> Option<&Notification> {
         match &self.method {
             Method::Dcqcn { notification, .. } | Method::Ibcc { notification, .. } => Some(notification),
-            Method::Off | Method::Dctcp(_) | Method::Timely(_) | Method::Swift(_) | Method::Nscc(_) => None,
+            Method::Off
+            | Method::Dctcp(_)
+            | Method::Timely(_)
+            | Method::Swift(_)
+            | Method::Nscc(_)
+            | Method::Hpcc(_) => None,
         }
     }
 
@@ -185,8 +213,14 @@ impl Policy {
             Method::Dctcp(_) => Some(dctcp::Config::red(self.line)),
             Method::Nscc(config) => Some(config.red(self.line)),
             Method::Ibcc { config, .. } => Some(config.red()),
-            Method::Off | Method::Timely(_) | Method::Swift(_) => None,
+            Method::Off | Method::Timely(_) | Method::Swift(_) | Method::Hpcc(_) => None,
         }
+    }
+
+    /// Whether packets are to collect what the ports on their way say, and receivers return it.
+    #[must_use]
+    pub const fn uses_telemetry(&self) -> bool {
+        matches!(self.method, Method::Hpcc(_))
     }
 }
 
@@ -207,6 +241,8 @@ pub enum Controller {
     Nscc(Nscc),
     /// InfiniBand's: uses CNPs.
     Ibcc(Ibcc),
+    /// HPCC: uses what the ports on the way say.
+    Hpcc(Hpcc),
 }
 
 impl Controller {
@@ -221,6 +257,7 @@ impl Controller {
             Self::Swift(c) => c.rate(),
             Self::Nscc(c) => c.rate(),
             Self::Ibcc(c) => c.rate(),
+            Self::Hpcc(c) => c.rate(),
         }
     }
 
@@ -230,6 +267,7 @@ impl Controller {
         match self {
             Self::Swift(c) => Some(c.window()),
             Self::Nscc(c) => Some(c.window()),
+            Self::Hpcc(c) => Some(c.window()),
             Self::Off(_) | Self::Dcqcn(_) | Self::Dctcp(_) | Self::Timely(_) | Self::Ibcc(_) => None,
         }
     }
@@ -238,7 +276,7 @@ impl Controller {
     #[must_use]
     pub const fn uses_acks(&self) -> bool {
         match self {
-            Self::Dctcp(_) | Self::Timely(_) | Self::Swift(_) | Self::Nscc(_) => true,
+            Self::Dctcp(_) | Self::Timely(_) | Self::Swift(_) | Self::Nscc(_) | Self::Hpcc(_) => true,
             Self::Off(_) | Self::Dcqcn(_) | Self::Ibcc(_) => false,
         }
     }
@@ -266,7 +304,7 @@ impl Controller {
     #[inline]
     pub fn on_ack(&mut self, now: Instant, ack: &Ack) {
         match self {
-            Self::Off(_) | Self::Dcqcn(_) | Self::Ibcc(_) => {}
+            Self::Off(_) | Self::Dcqcn(_) | Self::Ibcc(_) | Self::Hpcc(_) => {}
             Self::Dctcp(c) => c.on_ack(now, ack),
             Self::Timely(c) => c.on_ack(now, ack),
             Self::Swift(c) => c.on_ack(now, ack),
@@ -279,8 +317,21 @@ impl Controller {
         match self {
             Self::Swift(c) => c.on_loss(now),
             Self::Nscc(c) => c.on_loss(now),
-            Self::Off(_) | Self::Dcqcn(_) | Self::Dctcp(_) | Self::Timely(_) | Self::Ibcc(_) => {}
+            Self::Off(_)
+            | Self::Dcqcn(_)
+            | Self::Dctcp(_)
+            | Self::Timely(_)
+            | Self::Ibcc(_)
+            | Self::Hpcc(_) => {}
         }
+    }
+
+    /// Handles what the ports on the way of a packet said. `acked` counts the packets up to that one, and `next` those that were
+    /// sent. Returns whether it was obeyed.
+    pub fn on_telemetry(&mut self, now: Instant, acked: u64, next: u64, path: &Telemetry) -> bool {
+        let Self::Hpcc(c) = self else { return false };
+        c.on_telemetry(now, acked, next, path);
+        true
     }
 
     /// Handles a CNP. Returns whether it was obeyed: algorithms without CNPs ignore it.
@@ -288,7 +339,12 @@ impl Controller {
         match self {
             Self::Dcqcn(c) => c.on_cnp(now),
             Self::Ibcc(c) => c.on_becn(now),
-            Self::Off(_) | Self::Dctcp(_) | Self::Timely(_) | Self::Swift(_) | Self::Nscc(_) => return false,
+            Self::Off(_)
+            | Self::Dctcp(_)
+            | Self::Timely(_)
+            | Self::Swift(_)
+            | Self::Nscc(_)
+            | Self::Hpcc(_) => return false,
         }
         true
     }
@@ -362,6 +418,11 @@ mod tests {
                 Algorithm::Nscc(nscc::Config { rtt: 8, ..nscc::Config::default() }),
             ),
             (
+                "algorithm = \"hpcc\"\neta = 0.9",
+                "hpcc:eta=0.9",
+                Algorithm::Hpcc(hpcc::Config { eta: 0.9, ..hpcc::Config::default() }),
+            ),
+            (
                 "algorithm = \"ibcc\"\nccti_timer = 10",
                 "ibcc:ccti_timer=10",
                 Algorithm::Ibcc(ibcc::Config { ccti_timer: 10, ..ibcc::Config::default() }),
@@ -391,6 +452,7 @@ mod tests {
                 "swift:mss=0",
                 "swift:fs_max_cwnd=NaN",
             ],
+            ["hpcc:eta=0", "hpcc:eta=1.1", "hpcc:rtt=0", "hpcc:max_stage=1001", "hpcc:min_rate=2000000"],
             ["nscc:rtt=0", "nscc:gamma=-1", "nscc:target=0", "ibcc:ccti_timer=0", "ibcc:ccti_limit=0"],
         ];
         for wrong in all.into_iter().flatten() {
@@ -426,6 +488,18 @@ mod tests {
         assert_eq!(reactions("dctcp"), [false, true, false]);
         assert_eq!(reactions("timely"), [false, false, true]);
         assert_eq!(reactions("ibcc"), [true, false, false]);
+        assert_eq!(reactions("hpcc"), [false, false, false]);
+        let full = |c: &mut Controller| {
+            for n in 0..3 {
+                let hop =
+                    hpcc::Hop::new(LINE, now + Duration::from_micros(20) * n, u64::from(n) * 25_000, 90_000);
+                c.on_telemetry(now, 1, 2, &Telemetry::of(&[hop]).expect("room"));
+            }
+        };
+        for text in ["off", "dcqcn", "dctcp", "timely", "swift", "nscc", "ibcc", "hpcc"] {
+            assert_eq!(after(text, &full), text == "hpcc", "{text}");
+            assert_eq!(policy_of(text).uses_telemetry(), text == "hpcc", "{text}");
+        }
         // Windows: the rate stays that of the port.
         let window = |text: &str, signal: &dyn Fn(&mut Controller)| {
             let policy = text.parse::<Algorithm>().and_then(|a| a.at(LINE)).expect("in order");
@@ -453,6 +527,8 @@ mod tests {
         for text in ["off", "dcqcn", "dctcp", "timely", "ibcc"] {
             assert_eq!(policy_of(text).controller().window(), None, "{text}");
         }
+        let hpcc = policy_of("hpcc").controller();
+        assert_eq!((hpcc.window(), hpcc.uses_acks()), (Some(16_250), true));
     }
 
     #[test]
@@ -466,6 +542,10 @@ mod tests {
             assert_eq!(advice(&text, 10), "", "{preset}");
         }
         assert!(advice("dcqcn:preset=paper-strawman", 40).contains("preset=paper has"));
+        for (text, needs_port) in [("hpcc", true), ("off", false), ("dcqcn", false), ("swift", false)] {
+            let algorithm: Algorithm = text.parse().expect("an algorithm");
+            assert_eq!(algorithm.advice_without_port().is_some(), needs_port, "{text}");
+        }
         for text in ["off", "dctcp", "timely", "dcqcn:preset=laptop"] {
             assert_eq!(advice(text, 1), "", "{text}");
         }

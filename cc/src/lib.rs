@@ -6,7 +6,7 @@
 //!
 //! * How fast a flow may send, and how much it may have in flight: [`Algorithm`] chooses, a [`Controller`] for each flow
 //!   decides. [`dcqcn`] with its receiver's and its queue's parts and its fluid model, [`dctcp`], [`timely`], [`swift`],
-//!   [`nscc`], [`ibcc`].
+//!   [`nscc`], [`ibcc`], [`hpcc`].
 //! * When it may send next at that rate: [`Pacer`].
 //! * Whether the receiver has room: [`credits`] as on InfiniBand, [`pfc`] as on lossless Ethernet, [`PeerWindow`] and
 //!   [`Drain`] without either.
@@ -25,6 +25,7 @@ pub mod dcqcn;
 pub mod dctcp;
 pub mod drain;
 pub mod ets;
+pub mod hpcc;
 pub mod ibcc;
 pub mod inflight;
 mod line;

@@ -249,7 +249,11 @@ impl DeviceConfig {
                 .partner_setup(Buffer::Socket(granted), &PartnerSetup::offering(self.selective_repeat)),
             rate: link.rate_config(&self.cc, &paced),
         };
-        if let Some(advice) = self.link.rate.and_then(|rate| self.cc.advice(rate)) {
+        let advice = match self.link.rate {
+            Some(rate) => self.cc.advice(rate),
+            None => self.cc.advice_without_port().map(str::to_owned),
+        };
+        if let Some(advice) = advice {
             tracing::warn!("{advice}");
         }
         let desk = match &at.site {

@@ -85,7 +85,7 @@ fn dctcp_and_timely_fill_ports_of_1_to_25_gigabits_and_lose_nothing() {
 /// Their own settings are for 100 Gb/s: the round-trip time of the world is 20 us and what the trains take.
 #[test]
 fn windows_and_infiniband_s_control_fill_ports_of_1_to_25_gigabits_and_lose_nothing() {
-    fills_every_port(&["swift", "swift:base_target=100", "nscc:rtt=40", "ibcc"]);
+    fills_every_port(&["swift", "swift:base_target=100", "nscc:rtt=40", "ibcc", "hpcc:rtt=60"]);
 }
 
 /// Two flows that start together stay in step, and are marked at the same moments; others meet queues of any length.

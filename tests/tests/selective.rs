@@ -110,7 +110,10 @@ fn poll_last_bytes(seed: u64, selective: bool) -> Result<(u64, u64), Error> {
             if now[range.end - 1] == *number {
                 looks += 1;
                 let old = now[range.clone()].iter().position(|byte| byte < number);
-                assert_eq!(old, None, "seed {seed}: the last byte of message {number} is there, this one is not");
+                assert_eq!(
+                    old, None,
+                    "seed {seed}: the last byte of message {number} is there, this one is not"
+                );
             }
         }
         while let Some(wc) = lab.left.cq().poll_one() {

@@ -6,6 +6,7 @@
 //! the feedback has, is the whole control loop. The queue counts the packet in transmission.
 
 use cc::dcqcn::{CongestionPoint, Notification, NotificationPoint};
+use cc::hpcc::{Hop, Telemetry};
 use cc::{Ack, Algorithm, Controller, Pacer, Policy, Rate};
 use std::collections::VecDeque;
 use time::{Duration, Instant};
@@ -18,6 +19,9 @@ struct Flow {
     sends: Option<Instant>,
     timeout: Option<Instant>,
     delivered: u64,
+    /// Packets that it has sent, and that were acknowledged.
+    sent: u64,
+    acked: u64,
     /// Bytes that no acknowledgement has arrived for.
     in_flight: u64,
 }
@@ -41,6 +45,8 @@ struct Feedback {
     flow: usize,
     cnp: bool,
     ack: Ack,
+    /// What the queue said when the packet left.
+    telemetry: Telemetry,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -59,6 +65,8 @@ pub(crate) struct World {
     delay: Duration,
     flows: Vec<Flow>,
     marking: Option<CongestionPoint>,
+    /// Whether the port says nothing of itself.
+    is_mute: bool,
     notification: Option<Notification>,
     /// The flows of the packets in the queue, and when they arrived.
     queue: VecDeque<(usize, Instant)>,
@@ -97,6 +105,7 @@ impl World {
         Self {
             start,
             now: start,
+            is_mute: false,
             marking: policy.red().map(|red| CongestionPoint::new(red, seed)),
             notification: policy.notification().cloned(),
             policy,
@@ -126,10 +135,17 @@ impl World {
             sends: None,
             timeout: None,
             delivered: 0,
+            sent: 0,
+            acked: 0,
             in_flight: 0,
         };
         flow.follow(self.now);
         self.flows.push(flow);
+    }
+
+    /// From now on the port says nothing of itself.
+    pub(crate) const fn mute(&mut self) {
+        self.is_mute = true;
     }
 
     fn queued(&self) -> u64 {
@@ -184,6 +200,7 @@ impl World {
         flow.controller.on_bytes_sent(now, self.packet);
         flow.pacer.on_sent(now, self.packet);
         flow.in_flight += self.packet;
+        flow.sent += 1;
         self.flows[n].follow(self.now);
         self.queue.push_back((n, now));
         self.largest = self.largest.max(self.queued());
@@ -209,21 +226,26 @@ impl World {
             marked: if marked { self.packet } else { 0 },
             rtt: Some(now + self.delay - arrived),
         };
+        let hop = Hop::new(self.policy.line(), now, self.departed * self.packet, self.queued());
+        let said = if self.is_mute { &[][..] } else { &[hop] };
+        let telemetry = Telemetry::of(said).expect("room for one");
         // DCQCN has no use for acknowledgements.
         if cnp || self.notification.is_none() {
-            self.feedback.push_back(Feedback { at: now + self.delay, flow: n, cnp, ack });
+            self.feedback.push_back(Feedback { at: now + self.delay, flow: n, cnp, ack, telemetry });
         }
         self.departs = (!self.queue.is_empty()).then(|| now + self.policy.line().time_for(self.packet));
     }
 
     fn take_feedback(&mut self) {
-        let Some(Feedback { flow: n, cnp, ack, .. }) = self.feedback.pop_front() else { return };
+        let Some(Feedback { flow: n, cnp, ack, telemetry, .. }) = self.feedback.pop_front() else { return };
         let (now, flow) = (self.now, &mut self.flows[n]);
         if cnp {
             flow.controller.on_cnp(now);
         } else {
             flow.in_flight -= ack.bytes;
+            flow.acked += 1;
             flow.controller.on_ack(now, &ack);
+            flow.controller.on_telemetry(now, flow.acked, flow.sent, &telemetry);
         }
         self.flows[n].follow(self.now);
     }

@@ -3,5 +3,6 @@
 mod bottleneck;
 mod credits;
 mod dcqcn;
+mod hpcc;
 mod others;
 mod pfc;

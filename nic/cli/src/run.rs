@@ -76,7 +76,7 @@ struct Devices {
     /// Emulate a link, such as `ethernet:rate=5Gb/s,buffer=1MB` or `ib-credits`.
     #[arg(long, value_name = "LINK")]
     link: Option<OsString>,
-    /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely, swift, nscc, ibcc].
+    /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely, swift, nscc, ibcc, hpcc].
     #[arg(long, value_name = "CC")]
     cc: Option<OsString>,
     /// Read a configuration file (TOML). Other options override its settings.

@@ -18,7 +18,7 @@ pub(crate) struct Setup {
     /// the value from the file.
     #[arg(long, value_name = "LINK")]
     link: Option<String>,
-    /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely, swift, nscc, ibcc].
+    /// Control congestion, such as `dcqcn:preset=laptop` [off, dcqcn, dctcp, timely, swift, nscc, ibcc, hpcc].
     #[arg(long, value_name = "CC")]
     cc: Option<Algorithm>,
     /// Repeat only the packets that were lost, towards rnic peers that do so, too.

@@ -1,5 +1,6 @@
 //! Datagrams of RoCEv2, as whoever drives a port hands them in.
 
+use cc::hpcc::Telemetry;
 use qp::wire::IpHeader;
 use std::ops::RangeInclusive;
 use time::Duration;
@@ -27,12 +28,14 @@ pub struct Datagram<'a> {
     pub stamp: Option<Duration>,
     /// Whether bytes or control messages were lost for lack of room. Such a datagram must be dropped.
     pub truncated: bool,
+    /// What the ports on the way of its packet said, if the packet collects that.
+    pub telemetry: Option<&'a Telemetry>,
 }
 
 impl<'a> Datagram<'a> {
     /// A datagram of one packet.
     pub const fn single(ip: IpHeader, bytes: &'a [u8]) -> Self {
-        Self { bytes, segment_size: bytes.len(), ip, stamp: None, truncated: false }
+        Self { bytes, segment_size: bytes.len(), ip, stamp: None, truncated: false, telemetry: None }
     }
 
     /// The packets with their headers.

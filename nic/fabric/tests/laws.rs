@@ -38,7 +38,8 @@ fn scenario() -> impl Strategy<Value = String> {
         "operation = \"send\"\nservice = \"uc\"",
         "operation = \"send\"\nservice = \"ud\"\nmessage = 2000\ndepth = 32",
     ]);
-    let control = prop::sample::select(vec!["off", "dcqcn:preset=paper", "timely", "swift", "nscc", "ibcc"]);
+    let control =
+        prop::sample::select(vec!["off", "dcqcn:preset=paper", "timely", "swift", "nscc", "ibcc", "hpcc"]);
     let change = prop::sample::select(vec![
         "",
         "[[change]]\nwhat = \"storm\"\nhost = \"host1\"\nclasses = [3]\nat = \"20 us\"\nuntil = \"200 us\"",

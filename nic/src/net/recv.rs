@@ -164,5 +164,5 @@ fn describe<'a>(slot: &Slot, part: &'a [u8], dst: IpAddr) -> Datagram<'a> {
         }
     }
     let segment_size = if segment == 0 { bytes.len().max(1) } else { segment };
-    Datagram { bytes, segment_size, ip, stamp, truncated: slot.truncated }
+    Datagram { bytes, segment_size, ip, stamp, truncated: slot.truncated, telemetry: None }
 }

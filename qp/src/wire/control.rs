@@ -17,6 +17,8 @@
 //! A *slot* is the top byte of a port's queue pair numbers. It identifies the destination, as for other packets, if
 //! several ports share an address. The sequence number distinguishes a stale message from the latest one.
 //!
+//! [`Telemetry`](super::telemetry) is of the same range, but for queue pairs.
+//!
 //! The credit algorithm defines the content of a flow control packet; this module treats it as 16 bytes. A pause
 //! has the fields of IEEE 802.1Qbb.
 
@@ -102,21 +104,21 @@ impl<'a> Packet<'a> {
         PortMessage::of(self.info().operation, self.dest_qpn(), self.psn())
     }
 
-    /// The token that the sender of a message between ports, or of a congestion notification, shows. Peers that are not
+    /// The token that the sender of a message between ports, of telemetry or of a congestion notification shows. Peers that are not
     /// rnic leave the reserved bytes of a notification zero, which is no token.
     #[must_use]
     pub fn token(&self) -> u64 {
         match self.info().operation {
             Operation::Cnp => self.cnp_token().unwrap_or(0),
-            Operation::FlowControl | Operation::Pause => {
+            Operation::FlowControl | Operation::Pause | Operation::Telemetry => {
                 self.payload().first_chunk().map_or(0, |bytes| u64::from_be_bytes(*bytes))
             }
             _ => 0,
         }
     }
 
-    /// What follows the token in a message between ports.
-    fn said(&self) -> &'a [u8] {
+    /// What follows the token in a message of rnic.
+    pub(super) fn said(&self) -> &'a [u8] {
         self.payload().get(TOKEN_LEN..).unwrap_or_default()
     }
 

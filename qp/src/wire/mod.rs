@@ -18,6 +18,7 @@ pub mod packet;
 pub mod pretty;
 pub mod selective;
 pub mod syndrome;
+pub mod telemetry;
 
 pub use control::{PauseTimes, PortMessage};
 pub use headers::{

@@ -67,6 +67,8 @@ pub enum Operation {
     Pause,
     /// What a responder holds beyond a gap ([`selective`](super::selective)).
     SelectiveAck,
+    /// What the path of a packet said, between queue pairs of rnic ports ([`telemetry`](super::telemetry)).
+    Telemetry,
 }
 
 impl Operation {
@@ -80,6 +82,7 @@ impl Operation {
                 | Self::FlowControl
                 | Self::Pause
                 | Self::SelectiveAck
+                | Self::Telemetry
         )
     }
 
@@ -91,11 +94,11 @@ impl Operation {
             )
     }
 
-    /// Whether the PSN field holds a sequence number of a queue pair. It is 0 in congestion notifications and has
-    /// another meaning in messages between ports.
+    /// Whether the PSN field holds a sequence number of a queue pair. It is 0 in congestion notifications, has
+    /// another meaning in messages between ports, and repeats that of another packet in telemetry.
     #[must_use]
     pub const fn has_psn(self) -> bool {
-        !matches!(self, Self::Cnp | Self::FlowControl | Self::Pause)
+        !matches!(self, Self::Cnp | Self::FlowControl | Self::Pause | Self::Telemetry)
     }
 }
 
@@ -359,6 +362,7 @@ opcodes! {
     0xc0 RnicFlowControl     "RNIC FLOW_CONTROL"      Rnic FlowControl Only;
     0xc1 RnicPause           "RNIC PAUSE"             Rnic Pause Only;
     0xc2 RnicSelectiveAck    "RNIC SELECTIVE_ACK"     Rnic SelectiveAck Only       AETH;
+    0xc3 RnicTelemetry       "RNIC TELEMETRY"         Rnic Telemetry Only;
 }
 
 impl Opcode {
@@ -427,13 +431,16 @@ impl Opcode {
             (Op::Cnp | Op::Pause, Pos::Only, Extra::None) => 0x01,
             (Op::FlowControl, Pos::Only, Extra::None) => 0x00,
             (Op::SelectiveAck, Pos::Only, Extra::None) => 0x02,
+            (Op::Telemetry, Pos::Only, Extra::None) => 0x03,
             _ => return None,
         };
         // Elsewhere these low bits mean SENDs: operations without a queue pair service only combine with their own
         // transport.
         let belongs = match operation {
             Op::Cnp => matches!(transport, Transport::Cnp),
-            Op::FlowControl | Op::Pause | Op::SelectiveAck => matches!(transport, Transport::Rnic),
+            Op::FlowControl | Op::Pause | Op::SelectiveAck | Op::Telemetry => {
+                matches!(transport, Transport::Rnic)
+            }
             _ => !matches!(transport, Transport::Cnp | Transport::Rnic),
         };
         if !belongs {

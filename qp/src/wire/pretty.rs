@@ -230,6 +230,8 @@ mod tests {
         assert_eq!(line(&Headers::flow_control(2, 1, 7), 8), "RNIC FLOW_CONTROL from=1 to=2 seq=7 data=8");
         let mut h = Headers::pause(2, 1, 0xffff);
         assert_eq!(line(&h, 20), "RNIC PAUSE from=1 to=2 seq=65535 data=20");
+        let telemetry = Headers::telemetry(Qpn::new(0x02_0001), Psn::new(9));
+        assert_eq!(line(&telemetry, 20), "RNIC TELEMETRY dqp=0x020001 psn=9 data=20");
         h.dest_qpn = Qpn::new(0x02_0001);
         assert_eq!(line(&h, 20), "RNIC PAUSE dqp=0x020001 psn=131071 data=20", "not for a port");
     }

@@ -36,7 +36,8 @@ pub fn packets(data: &[u8]) {
             packet(&IpHeader::default(), &headers, &mad)
         }
         0xc0..=0xdf => payload_of(Opcode::RnicFlowControl, Qpn::new(0)),
-        0xe0..=0xef => payload_of(Opcode::RnicPause, Qpn::new(0)),
+        0xe0..=0xe7 => payload_of(Opcode::RnicPause, Qpn::new(0)),
+        0xe8..=0xef => payload_of(Opcode::RnicTelemetry, Qpn::new(0x51)),
         _ => payload_of(Opcode::UdSendOnly, Qpn::GSI),
     };
     if let Ok(packet) = Packet::parse(&bytes) {

@@ -25,7 +25,8 @@ const LINKS: &[&str] = &[
     "ethernet:rate=5Gb/s,buffer=100KB",
     "ethernet:rate=10Gb/s,pfc=0,3,receiver_rate=5Gb/s",
 ];
-const CONTROLS: &[&str] = &["off", "dcqcn:preset=laptop", "dctcp", "timely", "swift", "nscc", "ibcc"];
+const CONTROLS: &[&str] =
+    &["off", "dcqcn:preset=laptop", "dctcp", "timely", "swift", "nscc", "ibcc", "hpcc:rtt=20"];
 
 /// After this much silence, false information has expired or been corrected: it is longer than credit is valid,
 /// peers are asked, pauses last, and connections retry.
@@ -130,6 +131,10 @@ impl Rig {
                 said.truncate(said.len() & !3);
                 self.net.inject(&from, &sealed(&from, said));
             }
+            13 => {
+                let qpn = if selector & 0x20 != 0 { self.ends.0.qp.qpn() } else { Qpn::new(2) };
+                self.telemetry(&from, qpn, input);
+            }
             9 | 10 => self.write(usize::from(byte(input)) * 64 + 1),
             11 => self.net.run_for(Duration::from_micros(1 << (byte(input) % 18))),
             12 => {
@@ -182,7 +187,7 @@ impl Rig {
             version: qp::wire::mad::hello::VERSION,
             slot: if flags & 2 != 0 { byte(input) } else { 0 },
             lanes: byte(input) & 0xf,
-            features: Features::from_bits_retain(u32::from(flags >> 2 & 7)),
+            features: Features::from_bits_retain(u32::from(flags >> 2 & 15)),
             instance: u64::from(byte(input)),
             block: u16::from(byte(input)) << (flags & 7),
             counting: Counting::from_u8(flags >> 6),
@@ -214,6 +219,16 @@ impl Rig {
         self.sequence = self.sequence.wrapping_add(1 + u16::from(byte(input)) * 256);
         let headers = Headers::flow_control(0, byte(input) & 1, self.sequence);
         self.say(from, &headers, &updates);
+    }
+
+    fn telemetry(&mut self, from: &IpHeader, qpn: Qpn, input: &mut Unstructured<'_>) {
+        let mut said = self.token(input).to_be_bytes().to_vec();
+        let count = byte(input);
+        said.extend([0, count & 7, 0, 0]);
+        for _ in 0..count >> 3 & 7 {
+            said.extend([(); 8].map(|()| byte(input)));
+        }
+        self.say(from, &Headers::telemetry(qpn, Psn::new(byte(input).into())), &said);
     }
 
     fn pause(&mut self, from: &IpHeader, input: &mut Unstructured<'_>) {

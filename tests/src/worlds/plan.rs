@@ -356,6 +356,7 @@ fn link(rng: &mut Rng, lossless: bool) -> (&'static str, &'static str) {
         (1, ("", "swift:base_target=30")),
         (1, ("ethernet:rate=10Gb/s,kmin=5000,kmax=50000,pmax=0.1", "nscc:rtt=30")),
         (1, ("ethernet:rate=10Gb/s,kmin=5000,kmax=50000,pmax=0.1", "ibcc")),
+        (2, ("ethernet:rate=10Gb/s", "hpcc:rtt=30")),
     ])
 }
 

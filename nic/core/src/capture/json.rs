@@ -7,6 +7,7 @@ mod mad;
 
 use super::{Content, Control, DecodedPacket, IcrcCheck, Summary, control};
 use cc::credits::{CreditMessage, Kind, MalformedMessage};
+use cc::hpcc::Hop;
 use qp::wire::{HeaderSet, Headers, PauseTimes, PortMessage, Syndrome, decode_credits, rnr_delay};
 use serde::ser::SerializeMap;
 use serde::{Serialize, Serializer};
@@ -164,6 +165,22 @@ fn control_fields(headers: &Headers, control: &Control) -> Value {
             json!({ "lanes": lanes.iter().map(lane).collect::<Vec<_>>() })
         }
         Control::Pause(PauseTimes(quanta)) => json!({ "quanta": quanta }),
+        Control::Telemetry(hops) => {
+            let hop = |hop: &Result<Hop, u64>| match hop {
+                Ok(hop) => json!({
+                    "rate": hop.rate().bits_per_second(),
+                    "time_ns": u64::try_from(hop.time().as_nanos()).unwrap_or(u64::MAX),
+                    "sent": hop.sent(),
+                    "queue": hop.queue(),
+                }),
+                Err(word) => json!({ "error": format!("unknown rate: {word:#018x}") }),
+            };
+            json!({ "hops": hops.iter().map(hop).collect::<Vec<_>>() })
+        }
+        Control::SelectiveAck(ack) => {
+            let held: Vec<_> = control::ranges(ack).into_iter().map(|(first, last)| [first, last]).collect();
+            json!({ "expected": ack.expected.value(), "held": held, "duplicates": ack.duplicates })
+        }
         Control::Malformed => json!({ "error": control.to_string() }),
     };
     if let Some(PortMessage { dest_slot, src_slot, sequence }) = headers.port_message() {

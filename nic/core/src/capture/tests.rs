@@ -478,6 +478,22 @@ fn credits_are_shown_by_lane_and_pauses_by_priority() {
     let quanta = serde_json::json!([null, null, null, 65_535, 0, null, null, null]);
     assert_eq!(serde_json::to_value(&decoded).unwrap()["control"]["quanta"], quanta);
 
+    // Code 2, 3000 ns, 10 units of 512 bytes, 3 of 320; and a code that no rate has.
+    let words = [2_u64 << 61 | 3000 << 37 | 10 << 17 | 3, 7 << 61];
+    let body: Vec<u8> =
+        [0, 2, 0, 0].into_iter().chain(words.iter().flat_map(|word| word.to_be_bytes())).collect();
+    let decoded = decoded_control(&Headers::telemetry(Qpn::new(0x51), Psn::new(7)), &said(&body));
+    assert_eq!(
+        decoded.content.to_string(),
+        "RNIC TELEMETRY dqp=0x000051 psn=7 data=28 hop1 100 Gb/s t=3000ns sent=5120 queue=960 \
+         (hop2 has an unknown rate: 0xe000000000000000)"
+    );
+    let hops = serde_json::json!([
+        { "rate": 100_000_000_000_u64, "time_ns": 3000, "sent": 5120, "queue": 960 },
+        { "error": "unknown rate: 0xe000000000000000" }
+    ]);
+    assert_eq!(serde_json::to_value(&decoded).unwrap()["control"]["hops"], hops);
+
     let decoded = decoded_control(&Headers::pause(2, 1, 9), &[0; 16]);
     let text = "RNIC PAUSE from=1 to=2 seq=9 data=16 (of a length that it cannot have)";
     assert_eq!(decoded.content.to_string(), text);

@@ -71,10 +71,10 @@ reasons! {
     /// A datagram to a multicast group that no queue pair is attached to, or one of whose address and destination queue
     /// pair number only one denotes a group.
     NoGroup = "dropped_no_group",
-    /// Credits or a pause from a peer that has not identified itself as rnic.
+    /// Credits, a pause or telemetry from a peer that has not identified itself as rnic.
     Stranger = "dropped_stranger",
-    /// Credits, a pause or a congestion notification in the name of a peer, without the token that the peer was given;
-    /// or a notification of a foreign peer that is not the queue pair's own, or that sends them more often than a
+    /// Credits, a pause, telemetry or a congestion notification in the name of a peer, without its token; or
+    /// a notification of a foreign peer that is not the queue pair's own, or that sends them more often than a
     /// receiver would.
     BadToken = "dropped_bad_token",
     /// A management datagram of a class or method that nothing at the port handles. A request is answered: the port does
@@ -82,6 +82,8 @@ reasons! {
     NoAgent = "dropped_no_agent",
     /// A request for a connection or a service from an unproven address, beyond the number that is processed per second.
     Requests = "dropped_requests",
+    /// Telemetry without one to five hops, or of a port at a rate that does not exist.
+    BadTelemetry = "dropped_bad_telemetry",
     /// A datagram that the receive buffer truncated.
     Truncated = "dropped_truncated",
     /// The port was disabled on purpose, or its device failed.
@@ -199,6 +201,10 @@ port_counters! {
     /// CNPs received that had no effect: there is no congestion control that reacts to them, or the queue pair does not
     /// exist, is not connected to their sender, or has not sent anything.
     rp_cnp_ignored,
+    /// Telemetry of packets that was returned to their senders.
+    tx_telemetry,
+    /// Telemetry received that a queue pair obeyed.
+    rx_telemetry,
     /// Times that a queue pair waited because the peer's window was full.
     window_stalls,
     /// Times that a queue pair whose packets are not acknowledged waited, so as not to overrun the receiver.
@@ -206,7 +212,7 @@ port_counters! {
     /// Times that a queue pair waited because the NIC in front of the wire had enough of its priority: counted in a
     /// simulated network.
     wire_stalls,
-    /// Times that a queue pair waited because its congestion window was full: with Swift and NSCC.
+    /// Times that a queue pair waited because its congestion window was full: with Swift, NSCC and HPCC.
     congestion_stalls,
     /// Times that a queue pair waited for link credit.
     credit_stalls,

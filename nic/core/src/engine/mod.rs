@@ -60,7 +60,7 @@ pub(crate) use srq::{SrqId, XrcPart, XrcdId};
 use crate::memory::{KeySource, RegionTable};
 use crate::platform;
 use crate::queue::{CqShared, QpShared, Work};
-use cc::Paces;
+use cc::{Paces, Policy};
 use connections::Connections;
 use drains::Drains;
 use host::PortObjects;
@@ -155,6 +155,8 @@ struct QpEntry {
     flow: Option<Box<Flow>>,
     /// Receiver's state of congestion control, once a packet arrived that met congestion.
     notifier: Notifier,
+    /// Telemetry that is to be returned to the peer.
+    returns: rate::Returns,
     /// The failures that were explained to its program.
     explained: explain::Explained,
 }
@@ -413,8 +415,10 @@ impl Engine {
 /// The features that a port supports.
 fn features(config: &EngineConfig) -> Features {
     let mut features = config.partner.features;
+    let policy = config.rate.policy.as_ref();
     // A port whose policy has packets marked reacts to the marks.
-    features.set(Features::CNP, config.rate.policy.as_ref().is_some_and(|policy| policy.red().is_some()));
+    features.set(Features::CNP, policy.is_some_and(|policy| policy.red().is_some()));
+    features.set(Features::TELEMETRY, policy.is_some_and(Policy::uses_telemetry));
     features
 }
 

@@ -67,7 +67,7 @@ impl Engine {
     }
 
     /// Settles a queue pair after a packet: once for all packets of a batch that follow each other.
-    fn settle_later(&mut self, index: usize) {
+    pub(super) fn settle_later(&mut self, index: usize) {
         if let Some(before) = self.unsettled.replace(index)
             && before != index
         {
@@ -84,6 +84,8 @@ impl Engine {
             if let Err(reason) = self.dispatch(now, &ip, packet) {
                 self.counters.drop(reason);
                 tracing::trace!(from = %ip.src, reason = reason.name(), "a packet is dropped");
+            } else if let Some(telemetry) = datagram.telemetry {
+                self.return_telemetry(packet, telemetry);
             }
         }
     }
@@ -104,6 +106,7 @@ impl Engine {
                 return Err(DropReason::Stranger);
             }
             Operation::SelectiveAck if packet.selective_ack().is_none() => return Err(DropReason::BadLength),
+            Operation::Telemetry => return self.take_telemetry(now, arrival, &packet),
             // For a queue pair, like the acknowledgement that it is.
             Operation::SelectiveAck => {}
             _ if packet.info().transport == Transport::Rnic => {

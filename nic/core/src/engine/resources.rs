@@ -425,6 +425,7 @@ impl Engine {
             alarm: super::schedule::Alarm::default(),
             flow: None,
             notifier: None,
+            returns: None,
             explained: super::explain::Explained::default(),
         }));
         self.live += 1;

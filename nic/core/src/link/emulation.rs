@@ -152,6 +152,13 @@ impl Emulation {
         })
     }
 
+    /// Has the port write telemetry into what leaves it: a peer uses it for congestion control.
+    pub const fn write_telemetry(&mut self) {
+        if let Some(egress) = &mut self.egress {
+            egress.write_telemetry();
+        }
+    }
+
     /// Counters, and the length of the queue as of the last packet or timeout.
     #[must_use]
     pub fn stats(&self) -> EmulationStats {

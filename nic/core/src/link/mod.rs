@@ -22,13 +22,16 @@ mod config;
 pub mod emulation;
 pub mod faults;
 mod size;
+mod telemetry;
 
 pub use agreement::{Buffer, STOCK_BUFFER};
 pub use size::wire_bytes;
+pub use telemetry::{collects, telemetry_bytes};
 
 pub use config::size;
 pub use config::{HOST_RATE, LARGEST_HEADERS, LinkConfig, LinkConfigError, LinkProfile, Model};
 
+use cc::hpcc::Telemetry;
 use emulation::Emulation;
 use faults::FaultLayer;
 use qp::wire::IpHeader;
@@ -82,13 +85,15 @@ pub struct Frame {
     pub fate: Fate,
     /// Notes of the layers on what they did to it, for captures and listings.
     pub notes: Vec<String>,
+    /// What the ports on its way said, if it collects that.
+    pub telemetry: Option<Box<Telemetry>>,
 }
 
 impl Frame {
     /// A packet that no layer has seen yet.
     #[must_use]
     pub const fn new(direction: Direction, ip: IpHeader, bytes: Vec<u8>) -> Self {
-        Self { direction, ip, bytes, fate: Fate::Pending, notes: Vec::new() }
+        Self { direction, ip, bytes, fate: Fate::Pending, notes: Vec::new(), telemetry: None }
     }
 
     /// Borrows the frame.

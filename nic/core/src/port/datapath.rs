@@ -69,6 +69,11 @@ impl Datapath {
     /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.
     pub fn set_link(&mut self, profile: &LinkProfile, now: Instant, seed: u64) {
         self.link.emulation = Emulation::new(profile, now, seed);
+        if self.engine.uses_telemetry()
+            && let Some(emulation) = &mut self.link.emulation
+        {
+            emulation.write_telemetry();
+        }
         self.throttle = profile.receiver_rate.map(|rate| Throttle::new(rate, now));
     }
 

@@ -2,6 +2,7 @@
 
 use crate::engine::IpHeader;
 use crate::link::wire_bytes;
+use cc::hpcc::Telemetry;
 use cc::inflight::STOCK_RECEIVE_BUFFER;
 use cc::{Charge, LineClock, Rate};
 use std::collections::VecDeque;
@@ -49,18 +50,25 @@ impl Throttle {
     }
 }
 
+/// A packet in the buffer.
+pub(super) struct Unread {
+    pub(super) ip: IpHeader,
+    pub(super) bytes: Vec<u8>,
+    pub(super) telemetry: Option<Box<Telemetry>>,
+}
+
 /// The socket buffer of a slow receiver in a simulation, which has no kernel to queue packets: as large as a stock
 /// buffer, and with the kernel's charge for packets that arrive individually.
 #[derive(Default)]
 pub(super) struct SocketBuffer {
-    packets: VecDeque<(IpHeader, Vec<u8>)>,
+    packets: VecDeque<Unread>,
     charged: u32,
     overrun: u64,
 }
 
 impl SocketBuffer {
     /// Adds an arriving packet. Without room it is lost.
-    pub(super) fn put(&mut self, arrival: &IpHeader, packet: &[u8]) {
+    pub(super) fn put(&mut self, arrival: &IpHeader, packet: &[u8], telemetry: Option<&Telemetry>) {
         let charge = charge(packet);
         // The kernel accepts a packet unless the buffer is full already.
         if self.charged >= STOCK_RECEIVE_BUFFER {
@@ -68,14 +76,15 @@ impl SocketBuffer {
             return;
         }
         self.charged += charge;
-        self.packets.push_back((*arrival, packet.to_vec()));
+        let telemetry = telemetry.map(|telemetry| Box::new(*telemetry));
+        self.packets.push_back(Unread { ip: *arrival, bytes: packet.to_vec(), telemetry });
     }
 
     /// Removes and returns the oldest packet.
-    pub(super) fn take(&mut self) -> Option<(IpHeader, Vec<u8>)> {
-        let (arrival, packet) = self.packets.pop_front()?;
-        self.charged = self.charged.saturating_sub(charge(&packet));
-        Some((arrival, packet))
+    pub(super) fn take(&mut self) -> Option<Unread> {
+        let packet = self.packets.pop_front()?;
+        self.charged = self.charged.saturating_sub(charge(&packet.bytes));
+        Some(packet)
     }
 
     /// Number of lost packets.
@@ -130,12 +139,12 @@ mod tests {
     fn a_simulated_buffer_holds_what_a_stock_one_does() {
         let mut buffer = SocketBuffer::default();
         for _ in 0..60 {
-            buffer.put(&IpHeader::default(), &[0; 4116]);
+            buffer.put(&IpHeader::default(), &[0; 4116], None);
         }
         // 425,984 bytes at 8,448 each: when the 51st packet arrives, the buffer is still not full.
         assert_eq!(buffer.overrun(), 9);
         assert!(buffer.take().is_some());
-        buffer.put(&IpHeader::default(), &[0; 4116]);
+        buffer.put(&IpHeader::default(), &[0; 4116], None);
         assert_eq!(buffer.overrun(), 9);
         assert_eq!(std::iter::from_fn(|| buffer.take()).count(), 51);
         assert_eq!(buffer.charged, 0);

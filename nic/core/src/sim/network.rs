@@ -4,7 +4,9 @@
 //! next instant at which something reaches a port. Direct cables with a delay are the smallest network (`Air`);
 //! switches are another.
 
+use crate::link::{telemetry_bytes, wire_bytes};
 use crate::priority::PRIORITIES;
+use cc::hpcc::Telemetry;
 use qp::wire::{ICRC_LEN, IpHeader};
 use std::net::IpAddr;
 use time::Instant;
@@ -24,6 +26,8 @@ pub struct Packet {
     kept: Vec<u8>,
     /// The zeros that are not kept.
     zeros: usize,
+    /// What the ports on its way said, if it collects that.
+    telemetry: Option<Box<Telemetry>>,
 }
 
 impl Packet {
@@ -40,7 +44,7 @@ impl Packet {
         kept.clear();
         kept.extend_from_slice(&rest[..rest.len() - zeros]);
         kept.extend_from_slice(icrc);
-        Self { ip, kept, zeros }
+        Self { ip, kept, zeros, telemetry: None }
     }
 
     /// The number of its bytes, from BTH to ICRC.
@@ -74,6 +78,30 @@ impl Packet {
         buffer.extend_from_slice(rest);
         buffer.resize(rest.len() + self.zeros, 0);
         buffer.extend_from_slice(icrc);
+    }
+
+    /// Makes it collect what the ports on its way say: it takes that much more on a cable.
+    #[must_use]
+    pub fn with_telemetry(mut self) -> Self {
+        self.telemetry = Some(Box::default());
+        self
+    }
+
+    /// What the ports on its way said; `None` if it does not collect that.
+    #[must_use]
+    pub fn telemetry(&self) -> Option<&Telemetry> {
+        self.telemetry.as_deref()
+    }
+
+    /// Where the port that it leaves writes what it says of itself.
+    pub fn telemetry_mut(&mut self) -> Option<&mut Telemetry> {
+        self.telemetry.as_deref_mut()
+    }
+
+    /// What it takes on Ethernet.
+    #[must_use]
+    pub fn wire_bytes(&self) -> u32 {
+        wire_bytes(self.len(), self.ip.dst.is_ipv6()) + telemetry_bytes(self.telemetry())
     }
 
     /// Its buffer, for another packet.

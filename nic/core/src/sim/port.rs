@@ -5,7 +5,7 @@ use super::network::Packet;
 use crate::engine::{Departure, Engine, EngineConfig, IpHeader};
 use crate::error::JoinError;
 use crate::gid::NetInterface;
-use crate::link::{LinkProfile, Now};
+use crate::link::{LinkProfile, Now, collects};
 use crate::port::{Act, Datapath, EventDesk, Io, Port, Readiness, generation, portable};
 use crate::queue::{QpShared, Waiters, Work, WorkQueue};
 use crate::tally::{Capabilities, SocketCounters};
@@ -30,6 +30,8 @@ pub(super) struct SimIo {
     pub(super) spare: Vec<Vec<u8>>,
     /// Whether the simulation already knows that it has to check the port.
     pub(super) stirred: bool,
+    /// Whether packets collect what the ports on their way say.
+    asks: bool,
 }
 
 impl Io for SimIo {
@@ -46,7 +48,9 @@ impl Io for SimIo {
             let ident = u16::try_from(index).unwrap_or(u16::MAX);
             let ip = IpHeader { ident, ..departure.ip };
             let buffer = self.spare.pop().unwrap_or_default();
-            self.outbox.push(Packet::in_buffer(ip, packet, buffer));
+            let asks = self.asks && collects(packet);
+            let packet = Packet::in_buffer(ip, packet, buffer);
+            self.outbox.push(if asks { packet.with_telemetry() } else { packet });
         }
         true
     }
@@ -84,9 +88,10 @@ impl SimPort {
         // Captures of a simulation start at the epoch: equal runs produce equal files.
         let clocks = Now { instant: world.now(), wall: world.elapsed() };
         let source_ports = config.source_ports.clone();
-        let io = SimIo { source_ports, outbox: Vec::new(), spare: Vec::new(), stirred: false };
         let (address, active_mtu) = (config.address, config.active_mtu);
         let datapath = Datapath::without_socket(Engine::new(config), clocks);
+        let asks = datapath.engine.uses_telemetry();
+        let io = SimIo { source_ports, outbox: Vec::new(), spare: Vec::new(), stirred: false, asks };
         Arc::new(Self {
             world,
             site,

@@ -15,7 +15,6 @@ use super::air::Air;
 use super::network::{Network, Packet, Reached, Room, Target};
 use super::port::SimPort;
 use crate::engine::Engine;
-use crate::link::wire_bytes;
 use crate::port::Port as _;
 use crate::queue::locked;
 use qp::wire::IpHeader;
@@ -275,12 +274,12 @@ impl World {
                 let datapath = &mut site.datapath;
                 for (arrived, packet) in backlog.iter().flatten() {
                     packet.write_to(buffer);
-                    datapath.accept(now, *arrived, &packet.ip, buffer);
+                    datapath.accept(now, *arrived, &packet.ip, buffer, packet.telemetry());
                 }
                 for (to, packet) in packets() {
                     if is_for(&datapath.engine, to, packet) {
                         packet.write_to(buffer);
-                        datapath.accept(now, now, &packet.ip, buffer);
+                        datapath.accept(now, now, &packet.ip, buffer, packet.telemetry());
                     }
                 }
                 datapath.handle_timeout(now);
@@ -302,7 +301,7 @@ impl World {
 /// The room in a NIC that packets leave which are on their way to it.
 fn without(mut room: Room, packets: &[Packet]) -> Room {
     for packet in packets {
-        let bytes = wire_bytes(packet.len(), packet.ip.dst.is_ipv6());
+        let bytes = packet.wire_bytes();
         if let Some(room) = room.get_mut(usize::from(packet.ip.tos >> 5)) {
             *room = room.saturating_sub(bytes);
         }

@@ -64,5 +64,6 @@ fn cc_name(cc: &Algorithm) -> Option<String> {
         Algorithm::Swift(_) => Some("swift".to_owned()),
         Algorithm::Nscc(_) => Some("nscc".to_owned()),
         Algorithm::Ibcc(_) => Some("ibcc".to_owned()),
+        Algorithm::Hpcc(_) => Some("hpcc".to_owned()),
     }
 }

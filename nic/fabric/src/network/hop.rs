@@ -6,7 +6,7 @@ use crate::balance::{LeafQuality, Loads, Picos, Question, Tag};
 use crate::switch::queues::Waiting;
 use crate::switch::{Forwarding, Model};
 use crate::topology::NodeId;
-use rnic_core::link::wire_bytes;
+use cc::hpcc::Hop;
 use rnic_core::sim::{BEGINNING, Packet, Reached, Room, Target};
 use std::net::IpAddr;
 use std::sync::Arc;
@@ -87,8 +87,7 @@ impl Fabric {
         let Some(from) = from else { return self.reached.push((to, Reached::Packet(packet))) };
         let node_of = |site: usize| self.sites.get(site).copied().unwrap_or(NOWHERE);
         let src = node_of(from);
-        let is_ipv6 = packet.ip.dst.is_ipv6();
-        let bytes = wire_bytes(packet.len(), is_ipv6);
+        let bytes = packet.wire_bytes();
         let dst = match to {
             Target::Site(site) | Target::Member(site) => node_of(site),
             Target::Address | Target::Members => NOWHERE,
@@ -236,6 +235,7 @@ impl Fabric {
     fn transmit(&mut self, node: NodeId, port: usize, queue: usize, first: Waiting) {
         let now = self.now;
         self.mark(node, port, queue, first);
+        self.tell(node, port, first.packet);
         self.capture_departure(node, port, first.packet);
         self.leave(node, port, queue, first);
         let at = &mut self.nodes[node].ports[port];
@@ -277,6 +277,16 @@ impl Fabric {
         }
         let arrive = Event::Arrive { node: peer as u32, port: far, packet: first.packet, cuts };
         self.agenda.set(arrives + next.latency, arrive);
+    }
+
+    /// A port of a switch tells a packet that departs what it has sent before, and what waits behind it, if the packet collects
+    /// that.
+    fn tell(&mut self, node: NodeId, port: usize, packet: u32) {
+        let Node { ports, role: Role::Switch(_), .. } = &self.nodes[node] else { return };
+        let at = &ports[port];
+        if let Some(telemetry) = self.packets[packet as usize].packet.telemetry_mut() {
+            telemetry.push(Hop::new(at.rate, self.now, at.stats.bytes, at.queues.bytes()));
+        }
     }
 
     /// Marks a packet that departs, if the queue behind it is long.

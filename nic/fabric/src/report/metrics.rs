@@ -13,7 +13,8 @@ pub type Metric = f64;
 /// Numbers by name.
 ///
 /// Those of all flows: `flows.finished`, `flows.failed`, `flows.running`; `fct.mean_us`, `fct.p50_us`, `fct.p99_us`,
-/// `fct.max_us`, `fct.min_us`; `slowdown.mean`, `slowdown.p50`, `slowdown.p99`, `slowdown.max`; `goodput.total_gbps`,
+/// `fct.max_us`, `fct.min_us`; `slowdown.mean`, `slowdown.p50`, `slowdown.p95`, `slowdown.p99`, `slowdown.max`, and the same of
+/// the flows of up to 7,000 and 30,000 bytes: `slowdown.7kb.p95`, `slowdown.30kb.p99`; `goodput.total_gbps`,
 /// `goodput.min_gbps`, `goodput.max_gbps`; `fairness.jain`; `retransmitted`; `timeouts`. Those of flows of one name have it
 /// in front: `victim.goodput_gbps`, `victim.fct_us`, `victim.slowdown`, means if several have the name.
 ///
@@ -120,6 +121,14 @@ impl Metrics {
         self.set("flows.running", count(FlowOutcome::Running));
         self.distribution("fct", "_us", flows.iter().filter_map(|flow| flow.fct_us).collect());
         self.distribution("slowdown", "", flows.iter().filter_map(|flow| flow.slowdown).collect());
+        for (limit, word) in [(7_000, "7kb"), (30_000, "30kb")] {
+            let short = flows.iter().filter(|flow| flow.bytes.is_some_and(|bytes| bytes <= limit));
+            self.distribution(
+                &format!("slowdown.{word}"),
+                "",
+                short.filter_map(|flow| flow.slowdown).collect(),
+            );
+        }
         let goodputs: Vec<f64> = flows.iter().map(|flow| flow.goodput_gbps).collect();
         let (sum, squares) =
             goodputs.iter().fold((0.0, 0.0), |(sum, squares), of| (sum + of, squares + of * of));
@@ -141,7 +150,7 @@ impl Metrics {
         self.set(format!("{name}.mean{unit}"), values.iter().sum::<f64>() / values.len() as f64);
         self.set(format!("{name}.min{unit}"), least);
         self.set(format!("{name}.max{unit}"), most);
-        for (quantile, word) in [(0.5, "p50"), (0.99, "p99")] {
+        for (quantile, word) in [(0.5, "p50"), (0.95, "p95"), (0.99, "p99")] {
             // The smallest value that is not exceeded by this share of all.
             let rank = (quantile * values.len() as f64).ceil() as usize;
             let value = values.get(rank.saturating_sub(1)).copied().unwrap_or(most);

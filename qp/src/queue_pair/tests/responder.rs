@@ -551,6 +551,7 @@ fn packets_of_other_services_are_dropped() {
         Opcode::XrcSendOnly,
         Opcode::RnicFlowControl,
         Opcode::RnicPause,
+        Opcode::RnicTelemetry,
     ] {
         let packet = Out::new(Headers::new(opcode, OURS, Psn::new(RQ)), &[]);
         assert_eq!(b.feed(&packet), Err(PacketDrop::Service));

@@ -24,8 +24,8 @@
 //! | 40..42   | version of the following fields: 1                                                     |
 //! | 42       | slot: the top byte of the port's queue pair numbers                                    |
 //! | 43       | number of data lanes, 1 to 15; 0 without credits                                       |
-//! | 44..48   | features: bit 0 obeys CNPs, bit 1 supports link credits, bit 2 obeys pauses,           |
-//! |          | bit 3 understands selective acknowledgements                                           |
+//! | 44..48   | features: bit 0 obeys CNPs, 1 supports link credits, 2 obeys pauses, 3 understands     |
+//! |          | selective acknowledgements, 4 returns telemetry                                        |
 //! | 48..56   | instance                                                                               |
 //! | 56..58   | bytes per block of credit; 0 without credits                                           |
 //! | 58       | what credits count: 0 bytes, 1 the kernel's charge for datagrams, 2 that for trains    |
@@ -118,10 +118,12 @@ bitflags! {
         const PAUSE = 1 << 2;
         /// Understands selective acknowledgements ([`selective`](crate::wire::selective)).
         const SELECTIVE = 1 << 3;
+        /// Returns the telemetry of packets, and uses what is returned.
+        const TELEMETRY = 1 << 4;
     }
 }
 
-/// `cnp+credits+pause+selective`, unknown bits as a number, or `none`.
+/// `cnp+credits+pause+selective+telemetry`, unknown bits as a number, or `none`.
 impl fmt::Display for Features {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mut separator = "";
@@ -130,6 +132,7 @@ impl fmt::Display for Features {
             (Self::CREDITS, "credits"),
             (Self::PAUSE, "pause"),
             (Self::SELECTIVE, "selective"),
+            (Self::TELEMETRY, "telemetry"),
         ];
         for (_, name) in names.into_iter().filter(|(feature, _)| self.contains(*feature)) {
             write!(f, "{separator}{name}")?;

@@ -68,6 +68,7 @@ const EXPECTED: &[(u8, &str, u8, bool)] = &[
     (183, "XRC SEND_ONLY_INV", 20, true),
     (192, "RNIC FLOW_CONTROL", 12, true),
     (193, "RNIC PAUSE", 12, true),
+    (195, "RNIC TELEMETRY", 12, true),
 ];
 
 #[test]
@@ -96,7 +97,8 @@ fn names_say_position_and_direction() {
         }
         assert_eq!(info.position.starts(), !in_name("_MIDDLE") && !in_name("_LAST"));
         assert_eq!(info.position.ends(), !in_name("_MIDDLE") && !in_name("_FIRST"));
-        assert_eq!(info.operation.has_psn(), !in_name("CNP") && !in_name("RNIC"), "{}", info.name);
+        let is_of_port = in_name("RNIC") && !in_name("SELECTIVE_ACK");
+        assert_eq!(info.operation.has_psn(), !in_name("CNP") && !is_of_port, "{}", info.name);
         let answers = in_name("ACK") || in_name("RESP");
         assert_eq!(info.is_request, info.operation.has_psn() && !answers, "{}", info.name);
         assert_eq!(info.headers.contains(HeaderSet::IMM_DT), in_name("_IMM"));
@@ -138,6 +140,7 @@ fn compose_refuses_nonexistent_opcodes() {
     for transport in [T::Rc, T::Uc, T::Ud, T::Xrc, T::Cnp] {
         assert_eq!(Opcode::compose(transport, Op::FlowControl, Pos::Only, Extra::None), None);
         assert_eq!(Opcode::compose(transport, Op::Pause, Pos::Only, Extra::None), None);
+        assert_eq!(Opcode::compose(transport, Op::Telemetry, Pos::Only, Extra::None), None);
     }
 }
 

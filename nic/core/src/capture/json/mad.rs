@@ -37,7 +37,12 @@ fn hello(hello: &Hello) -> Value {
     let mut fields = group(hello);
     fields["version"] = json!(hello.version);
     fields["block"] = json!(hello.block);
-    let names = [(Features::CNP, "cnp"), (Features::CREDITS, "credits"), (Features::PAUSE, "pause")];
+    let names = [
+        (Features::CNP, "cnp"),
+        (Features::CREDITS, "credits"),
+        (Features::PAUSE, "pause"),
+        (Features::TELEMETRY, "telemetry"),
+    ];
     let named = names.iter().filter(|(feature, _)| hello.features.contains(*feature)).map(|(_, name)| name);
     fields["feature_names"] = json!(named.collect::<Vec<_>>());
     fields

@@ -98,7 +98,7 @@ pub(in crate::engine) fn is_free(packet: &[u8]) -> bool {
         _ => return true,
     };
     match opcode {
-        Some(Opcode::RnicFlowControl | Opcode::RnicPause | Opcode::Cnp) => true,
+        Some(Opcode::RnicFlowControl | Opcode::RnicPause | Opcode::RnicTelemetry | Opcode::Cnp) => true,
         // Queue pair 1 of any slot.
         Some(Opcode::UdSendOnly | Opcode::UdSendOnlyImm) => {
             u16::from_be_bytes(dest_qpn) == Qpn::GSI.value() as u16

@@ -1,6 +1,7 @@
 //! A queue pair from the viewpoint of congestion control: its rate, its next departure time, its acknowledgements.
 
 use cc::dcqcn::NotificationPoint;
+use cc::hpcc::Telemetry;
 use cc::{Ack, Controller, Pacer, Policy, Rate};
 use qp::Psn;
 use std::collections::VecDeque;
@@ -82,7 +83,12 @@ pub(in crate::engine) struct Flow {
     pub(super) sent_bytes: u64,
     /// Unacknowledged trains, if the algorithm needs them.
     pub(super) trains: Option<Trains>,
+    /// The next PSN when telemetry last arrived, and its number among all packets.
+    position: Option<(Psn, u64)>,
 }
+
+/// The number of the first packet: those before it have numbers too.
+const FIRST_PACKET: u64 = 1 << 32;
 
 impl Flow {
     pub(super) fn new(now: Instant, policy: &Policy, is_reliable: bool) -> Self {
@@ -96,6 +102,7 @@ impl Flow {
             known: None,
             sent_bytes: 0,
             trains: wants_answers.then(Trains::default),
+            position: None,
         }
     }
 
@@ -147,6 +154,17 @@ impl Flow {
     pub(super) fn on_ack(&mut self, now: Instant, ack: &Ack) {
         self.controller.on_ack(now, ack);
         self.tempo.set_rate(now, self.controller.rate());
+    }
+
+    /// Handles what the path of the packet with this PSN said, when `next` is sent next. Returns whether it was obeyed.
+    pub(super) fn on_telemetry(&mut self, now: Instant, psn: Psn, next: Psn, path: &Telemetry) -> bool {
+        let (at, number) = self.position.unwrap_or((next, FIRST_PACKET));
+        let number = number.saturating_add_signed(next.distance_from(at).into());
+        self.position = Some((next, number));
+        let acked = number.saturating_add_signed(psn.plus(1).distance_from(next).into());
+        let obeyed = self.controller.on_telemetry(now, acked, number, path);
+        self.tempo.set_rate(now, self.controller.rate());
+        obeyed
     }
 
     /// Processes a CNP; returns whether it was obeyed.

@@ -8,6 +8,7 @@
 
 mod flow;
 mod notify;
+mod telemetry;
 #[cfg(test)]
 mod tests;
 
@@ -23,7 +24,9 @@ pub(super) use notify::CnpSource;
 use notify::Notifications;
 use qp::wire::mad::hello::Features;
 use qp::{Psn, QpType, Qpn, Train};
+use std::collections::VecDeque;
 use std::net::IpAddr;
+pub(super) use telemetry::Returns;
 use time::{Duration, Instant};
 
 /// The ECN field of the TOS byte (RFC 3168).
@@ -44,10 +47,11 @@ pub struct RateConfig {
     /// The algorithm that determines the rate of each queue pair. `None`: each sends as fast as it can, and congestion
     /// signals are ignored.
     ///
-    /// DCTCP, TIMELY, Swift and NSCC depend on acknowledgements, so they do not slow down UC and UD. DCTCP and NSCC need a
-    /// peer that returns marks with its acknowledgements, which only rnic with one of them does; TIMELY and Swift need no
-    /// support from the peer. All ask for an acknowledgement of every train. Swift and NSCC bound what is in flight. They do not
-    /// slow down the responses to READs, which their requester does not pace and which nothing acknowledges.
+    /// DCTCP, TIMELY, Swift, NSCC and HPCC depend on acknowledgements, so they do not slow down UC and UD. DCTCP and NSCC need a
+    /// peer that returns marks with its acknowledgements, which only rnic with one of them does; HPCC needs one that returns
+    /// telemetry, which is rnic with HPCC, and ports on the way that write it; TIMELY and Swift need no support from the peer.
+    /// All ask for an acknowledgement of every train. Swift, NSCC and HPCC bound what is in flight. They do not slow down the
+    /// responses to READs, which their requester does not pace and which nothing acknowledges.
     pub policy: Option<Policy>,
     /// Longest duration of a train at the rate of its queue pair, and at that of the port. 0: packets leave one by one,
     /// as with pacing in hardware.
@@ -91,6 +95,8 @@ pub(super) struct Rates {
     /// Nothing leaves before this time.
     port_until: Alarm,
     notifications: Notifications,
+    /// The queue pairs that have telemetry to return, by table index.
+    returning: VecDeque<usize>,
 }
 
 impl Rates {
@@ -100,6 +106,7 @@ impl Rates {
             port: None,
             port_until: Alarm::default(),
             notifications: Notifications::default(),
+            returning: VecDeque::new(),
         }
     }
 
@@ -119,7 +126,7 @@ impl Rates {
     }
 
     pub(super) fn has_notifications(&self) -> bool {
-        self.notifications.is_due()
+        self.notifications.is_due() || !self.returning.is_empty()
     }
 
     /// Records that nothing is left to send: the port is not behind.
@@ -160,9 +167,10 @@ impl Limit {
 }
 
 impl Engine {
-    /// Writes the next congestion notification. It is not delayed by the rate of the port, but counts towards it.
+    /// Writes the next congestion notification, or telemetry that returns. It is not delayed by the rate of the port, but
+    /// counts towards it.
     pub(super) fn poll_notification(&mut self, now: Instant, buf: &mut [u8]) -> Option<Departure> {
-        let departure = self.transmit_cnp(buf)?;
+        let departure = self.transmit_cnp(buf).or_else(|| self.transmit_telemetry(buf))?;
         self.book_port(now, &departure);
         Some(departure)
     }
@@ -255,7 +263,7 @@ impl Engine {
     /// Discards the congestion control state of a queue pair.
     pub(super) fn forget_flow(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
-        (entry.notifier, entry.flow) = (None, None);
+        (entry.notifier, entry.flow, entry.returns) = (None, None, None);
     }
 
     /// Returns whether the next packets of a queue pair are marked as ECN-capable: its rate depends on marks, and its

@@ -109,7 +109,7 @@ fn answer(policy: &Policy) -> Option<Answer<'_>> {
 }
 
 /// Returns whether packets for a queue pair in this state are answered.
-const fn is_alive(state: QpState) -> bool {
+pub(super) const fn is_alive(state: QpState) -> bool {
     matches!(state, QpState::Rtr | QpState::Rts | QpState::Sqd | QpState::Sqe)
 }
 

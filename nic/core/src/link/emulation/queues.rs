@@ -2,12 +2,13 @@
 
 use super::pauses::Pauses;
 use super::{EmulationStats, PRIORITIES, priority_of};
-use crate::link::{Frame, LinkProfile, Model, wire_bytes};
-use cc::LineClock;
+use crate::link::{Frame, LinkProfile, Model, collects, telemetry_bytes, wire_bytes};
 use cc::dcqcn::CongestionPoint;
 use cc::ets::Scheduler;
+use cc::hpcc::Hop;
 use cc::pfc::PauseFrame;
 use cc::vl::Arbiter;
+use cc::{LineClock, Rate};
 use std::collections::VecDeque;
 use std::net::IpAddr;
 use time::Instant;
@@ -104,6 +105,9 @@ pub(super) struct Egress {
     stats: EmulationStats,
     /// The most bytes in the queue since the last query.
     peak: u64,
+    rate: Rate,
+    /// Whether it writes telemetry, which packets then collect.
+    tells: bool,
 }
 
 impl Egress {
@@ -131,7 +135,13 @@ impl Egress {
             pauses: Pauses::new(rate, profile.thresholds),
             stats: EmulationStats::default(),
             peak: 0,
+            rate,
+            tells: false,
         })
+    }
+
+    pub(super) const fn write_telemetry(&mut self) {
+        self.tells = true;
     }
 
     pub(super) fn stats(&self) -> EmulationStats {
@@ -145,9 +155,13 @@ impl Egress {
 
     /// Puts a packet that arrives at `at` into its queue. If there is no room or no queue, returns it with the
     /// reason.
-    pub(super) fn enqueue(&mut self, at: Instant, frame: Frame) -> Option<(Frame, &'static str)> {
+    pub(super) fn enqueue(&mut self, at: Instant, mut frame: Frame) -> Option<(Frame, &'static str)> {
         let priority = priority_of(frame.ip.tos);
-        let bytes = wire_bytes(frame.bytes.len(), frame.ip.src.is_ipv6());
+        if self.tells && collects(&frame.bytes) {
+            frame.telemetry.get_or_insert_default();
+        }
+        let bytes = wire_bytes(frame.bytes.len(), frame.ip.src.is_ipv6())
+            + telemetry_bytes(frame.telemetry.as_deref());
         let (lossless, queue) = match self.admit(&frame, priority, bytes) {
             Ok(place) => place,
             Err(why) => {
@@ -204,7 +218,7 @@ impl Egress {
 
     /// Takes the packet on the line, which is due, and puts the next one there.
     pub(super) fn depart(&mut self) -> Option<Frame> {
-        let (number, _) = self.leaving.take()?;
+        let (number, at) = self.leaving.take()?;
         let queue = self.queues.get_mut(usize::from(number))?;
         let length = queue.bytes;
         let Waiting { mut frame, bytes, lossless } = queue.packets.pop_front()?;
@@ -221,6 +235,10 @@ impl Egress {
         self.stats.dequeued_bytes += size;
         if let Some(of) = self.stats.queue.get_mut(usize::from(priority)) {
             *of -= size;
+        }
+        if let Some(telemetry) = frame.telemetry.as_mut().filter(|_| self.tells) {
+            let stats = &self.stats;
+            telemetry.push(Hop::new(self.rate, at, stats.dequeued_bytes, stats.queue_bytes));
         }
         let marked =
             is_ecn_capable(frame.ip.tos) && self.marking.as_mut().is_some_and(|point| point.marks(length));

@@ -5,7 +5,7 @@ use super::track::{QpFlow, Sighting};
 use crate::link::{Direction, Frame};
 use qp::Psn;
 use qp::wire::mad::cm::{Attribute, Message};
-use qp::wire::opcode::Operation;
+use qp::wire::opcode::{Operation, Transport};
 use qp::wire::packet::{ICRC_LEN, Packet};
 use qp::wire::syndrome::Syndrome;
 use std::net::IpAddr;
@@ -150,8 +150,8 @@ fn is_of(class: Class, packet: &Packet<'_>) -> bool {
         info.operation == Operation::Acknowledge && packet.aeth().is_some_and(|a| wanted(a.kind()))
     };
     match class {
-        // Credits and pauses have a payload too, but it is not application data.
-        Class::Data => info.has_payload && info.operation.has_psn(),
+        // Messages of rnic have a payload too, but it is not application data.
+        Class::Data => info.has_payload && info.transport != Transport::Rnic,
         Class::Ack => answers(|s| matches!(s, Syndrome::Ack { .. })),
         Class::Nak => answers(|s| matches!(s, Syndrome::Nak(_))),
         Class::Rnr => answers(|s| matches!(s, Syndrome::Rnr { .. })),

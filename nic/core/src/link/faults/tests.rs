@@ -124,6 +124,7 @@ fn kinds_of_packets() {
             Frame { bytes: vec![0xff; 3], ..send(0) },
             packet(O::RnicFlowControl, 0x01_0000, 0),
             packet(O::RnicPause, 0x01_0000, 0),
+            packet(O::RnicTelemetry, 0x11, 0),
         ]
     };
     for (word, expected) in [
@@ -135,6 +136,7 @@ fn kinds_of_packets() {
         ("cnp", &[6]),
         ("flow_control", &[10]),
         ("pause", &[11]),
+        ("telemetry", &[12]),
         ("try=1", &[0, 2, 3, 8]),
         ("atomic", &[7]),
         ("read.req", &[1]),
@@ -145,7 +147,7 @@ fn kinds_of_packets() {
         ("ud.send", &[8]),
         ("send.only", &[8]),
         ("size<4", &[9]),
-        ("", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11]),
+        ("", &[0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12]),
     ] {
         assert_eq!(dropped(&format!("{word} drop"), all()), expected, "{word}");
     }

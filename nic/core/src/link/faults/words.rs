@@ -58,13 +58,15 @@ pub(super) const OPCODES: [(&str, Shaped); 25] = {
 };
 
 /// Opcodes whose names would be mistaken for kinds, and rarely used ones.
-pub(super) const RARE_OPCODES: [(&str, Shaped); 6] = [
+pub(super) const RARE_OPCODES: [(&str, Shaped); 8] = [
     ("acknowledge", (Operation::Acknowledge, None)),
     ("atomic.ack", (Operation::AtomicAcknowledge, None)),
     ("atomic_write", (Operation::AtomicWrite, None)),
     ("flush", (Operation::Flush, None)),
     ("flow_control", (Operation::FlowControl, None)),
     ("pause", (Operation::Pause, None)),
+    ("selective_ack", (Operation::SelectiveAck, None)),
+    ("telemetry", (Operation::Telemetry, None)),
 ];
 
 /// ECN fields.

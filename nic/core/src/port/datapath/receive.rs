@@ -5,6 +5,7 @@ use crate::datagram::Datagram;
 use crate::engine::{Arrival, Batch, Engine, IpHeader};
 use crate::link::{Direction, Fate, Frame, FrameRef, LinkStack, Now};
 use crate::port::throttle::bytes_of;
+use cc::hpcc::Telemetry;
 use std::collections::VecDeque;
 use std::iter;
 use time::Instant;
@@ -25,16 +26,24 @@ impl Datapath {
     }
 
     /// Takes in a packet of a simulation, which arrived at `arrived`.
-    pub fn accept(&mut self, now: Instant, arrived: Instant, ip: &IpHeader, packet: &[u8]) {
+    pub fn accept(
+        &mut self,
+        now: Instant,
+        arrived: Instant,
+        ip: &IpHeader,
+        packet: &[u8],
+        telemetry: Option<&Telemetry>,
+    ) {
         if self.wrecked {
             return;
         }
         if let (Some(_), Some(unread)) = (&self.throttle, &mut self.unread) {
-            unread.put(ip, packet);
+            unread.put(ip, packet, telemetry);
             self.read(now);
             return;
         }
-        self.take_in(now, iter::once(Datagram::single(*ip, packet)), |_| Some(arrived), None);
+        let datagram = Datagram { telemetry, ..Datagram::single(*ip, packet) };
+        self.take_in(now, iter::once(datagram), |_| Some(arrived), None);
     }
 
     /// Lets a slow receiver of a simulation read as much as its rate allows.
@@ -45,7 +54,10 @@ impl Datapath {
         };
         while throttle.is_open(now) {
             let packet = unread.take();
-            let datagram = packet.as_ref().map(|(ip, packet)| Datagram::single(*ip, packet));
+            let datagram = packet.as_ref().map(|packet| Datagram {
+                telemetry: packet.telemetry.as_deref(),
+                ..Datagram::single(packet.ip, &packet.bytes)
+            });
             take_in(engine, link, incoming, both, datagram.into_iter(), |_| None, Some(datagram.is_some()));
             let Some(datagram) = datagram else { return throttle.note_empty() };
             throttle.note_read(now, bytes_of(datagram.bytes.len(), 1, datagram.ip.src));
@@ -84,7 +96,8 @@ fn take_in<'a>(
             engine.receive(now.instant, Batch { arrivals: [Arrival::Held(datagram)], has_more: None });
         }
         for (ip, packet) in datagram.packets() {
-            let frame = Frame::new(Direction::Rx, ip, packet.to_vec());
+            let telemetry = datagram.telemetry.map(|telemetry| Box::new(*telemetry));
+            let frame = Frame { telemetry, ..Frame::new(Direction::Rx, ip, packet.to_vec()) };
             link.ingress(now, arrived(&datagram), frame, &mut |frame| incoming.push_back(frame));
             deliver(engine, link, incoming, now.instant);
         }
@@ -106,7 +119,12 @@ pub(super) fn deliver(
         None => Arrival::Read,
     };
     let entered = iter::from_fn(|| emulation.as_mut()?.poll_entered()).map(Arrival::Entered);
-    let frames = incoming.iter().map(|frame| step(Datagram::single(frame.ip, &frame.bytes)));
+    let frames = incoming.iter().map(|frame| step(datagram(frame)));
     engine.receive(now, Batch { arrivals: entered.chain(frames), has_more: None });
     incoming.clear();
+}
+
+/// The datagram of a packet that left the link layers.
+fn datagram(frame: &Frame) -> Datagram<'_> {
+    Datagram { telemetry: frame.telemetry.as_deref(), ..Datagram::single(frame.ip, &frame.bytes) }
 }

@@ -3,6 +3,7 @@
 mod acks;
 mod notifications;
 mod pacing;
+mod telemetry;
 
 use super::Rates;
 use crate::engine::{FlowState, PartnerSetup, PortCounters, RateConfig};
