@@ -12,8 +12,8 @@ use rnic_core::{
 /// The most slots of a neighbour: counts of 16 bits tell that many apart.
 const MOST_SLOTS: u16 = 1 << 10;
 
-/// Operations that may be under way at a time. A binary tree of 64 ranks has 12 levels up and down, on each of which two
-/// pieces are under way, in eight operations.
+/// Operations that may be under way at a time. In two binary trees of 64 ranks a piece takes 12 steps up and down, and meanwhile
+/// some twenty others begin, each with eight operations for both trees.
 const WINDOW: usize = 256;
 
 /// Completions that are taken at once.
@@ -93,6 +93,20 @@ pub enum CollectiveError {
     Unexpected {
         /// The neighbour.
         peer: usize,
+    },
+    /// A datagram failed.
+    #[error("a datagram to or from the group: {}", status.explain())]
+    Network {
+        /// Its status.
+        status: WcStatus,
+    },
+    /// No switch answers.
+    #[error(
+        "a block was sent {times} times, and had no result: do all switches of the tree take part, and all ranks?"
+    )]
+    NoAnswer {
+        /// How often.
+        times: u32,
     },
     /// A work request failed.
     #[error("a message to or from rank {peer}: {}", status.explain())]
@@ -283,9 +297,7 @@ impl Communicator {
         match (completion.opcode, completion.imm()) {
             (WcOpcode::RecvRdmaWithImm, Some(imm)) => link.take(imm, completion.byte_len),
             _ => {
-                if let Some(op) = link.completed() {
-                    self.window.finish(op);
-                }
+                link.completed();
                 Ok(())
             }
         }
@@ -363,7 +375,11 @@ impl Communicator {
             link.to_send.pop_front();
             self.counts.messages += 1;
             self.counts.bytes += op.range.len() as u64;
-            link.send(number, self.data.slice(op.range)?)?;
+            let message = &mut self.scratch[0];
+            message.resize(op.range.len(), 0);
+            self.data.read_at(op.range.start, message)?;
+            link.send(message)?;
+            self.window.finish(number);
             goes_on = true;
         }
         Ok(goes_on)

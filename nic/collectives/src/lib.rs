@@ -8,6 +8,7 @@
 //! - [`schedule`]: who sends which bytes to whom, and in what order. A [`Schedule`] is a state machine without input or
 //!   output: it holds a few numbers, and makes one [`Op`](schedule::Op) after the other.
 //! - [`Communicator`]: one rank. It has one RC queue pair for each neighbour that its schedules need.
+//! - [`InNetwork`]: one rank of an all-reduce that switches compute; [`block`] has the format of its packets.
 //!
 //! ```
 //! use rnic_collectives::{Algorithm, Collective, Communicator, Element, Plan, Settings, peers};
@@ -45,13 +46,16 @@
 
 #![forbid(unsafe_code)]
 
+pub mod block;
 mod communicator;
+mod in_network;
 mod link;
 pub mod plan;
 pub mod schedule;
 mod window;
 
 pub use communicator::{CollectiveError, Communicator, Counts, Settings};
+pub use in_network::{InNetwork, InNetworkSettings};
 pub use link::Offer;
 pub use plan::{Algorithm, Collective, Element, Plan, PlanError};
 pub use schedule::{Schedule, peers};

@@ -1,5 +1,5 @@
-//! The way to one neighbour: a queue pair, slots in which its messages arrive, and credit for those at the other end. Only
-//! for the communicator.
+//! The way to one neighbour: a queue pair, slots from which messages leave, slots in which they arrive, and credit for those at
+//! the other end. Only for the communicator.
 //!
 //! Message k is a WRITE with immediate data into slot k mod `slots` at the receiver. The immediate data say which message it is,
 //! and how many messages of the other direction their receiver has consumed; both are counted modulo 2^16. A WRITE
@@ -9,13 +9,17 @@
 //! k - `slots`, the one before it in the slot. The peer says so after it has read the slot, and never takes it back.
 //!
 //! Why receives never run out: at most `slots` messages are posted that are not consumed, and each consumed one has had its
-//! receive posted again. A WRITE without bytes reports half of the slots at least, and all that are not polled yet report no
-//! more than `slots` messages: there are three at most, if `slots` is odd.
+//! receive posted again. A WRITE without bytes reports a quarter of the slots at least, and all that are not polled yet report
+//! no more than `slots` messages: there are four at most.
+//!
+//! A message is copied into a slot of ours before it is posted. It may have to be sent again until it is acknowledged, and
+//! then it must be what it was; the data themselves may change at once. Without the copy each step of an exchange would take
+//! a round trip. Message k is posted only when message k - `slots`, the one before it in our slot, is acknowledged.
 
 use crate::communicator::{CollectiveError, Settings};
 use rnic_core::{
     Access, CompletionQueue, ConnectOptions, Error, Gather, MemoryRegion, Operation, ProtectionDomain,
-    QpAddress, QpInit, QueuePair, RecvWr, Remote, SendFlags, SendWr, Sge,
+    QpAddress, QpInit, QueuePair, RecvWr, Remote, SendFlags, SendWr,
 };
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
@@ -46,7 +50,7 @@ pub(crate) struct Link {
     qp: QueuePair,
     /// Its place among the links.
     number: u64,
-    /// Where its messages arrive.
+    /// Where its messages arrive, and behind that from where ours leave.
     slots: MemoryRegion,
     piece: usize,
     count: u16,
@@ -60,8 +64,10 @@ pub(crate) struct Link {
     received: u64,
     consumed: u64,
     reported: u64,
-    /// The operations whose messages are posted and not completed; `None` for a report.
-    posted: VecDeque<Option<u64>>,
+    /// Messages that were acknowledged.
+    acknowledged: u64,
+    /// What is posted and not completed: whether it is a message, and no report.
+    posted: VecDeque<bool>,
     /// Operations that wait, in their order.
     pub(crate) to_send: VecDeque<u64>,
     pub(crate) to_receive: VecDeque<u64>,
@@ -90,7 +96,7 @@ impl Link {
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth, depth);
         (init.cap.max_send_sge, init.cap.max_recv_sge, init.cap.max_inline_data) = (1, 1, 0);
         let qp = pd.create_qp(&init)?;
-        let bytes = settings.piece * usize::from(settings.slots);
+        let bytes = 2 * settings.piece * usize::from(settings.slots);
         let slots = pd.register(bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         Ok(Self {
             peer,
@@ -106,6 +112,7 @@ impl Link {
             received: 0,
             consumed: 0,
             reported: 0,
+            acknowledged: 0,
             posted: VecDeque::new(),
             to_send: VecDeque::new(),
             to_receive: VecDeque::new(),
@@ -142,41 +149,50 @@ impl Link {
         self.posted.len() < usize::from(self.count) + usize::from(REPORTS)
     }
 
-    /// Whether a message may be posted: its slot is free, and the send queue has a place.
+    /// Whether a message may be posted: its slots at both ends are free, and the send queue has a place.
     pub(crate) fn may_send(&self) -> bool {
-        self.sent - self.credited < u64::from(self.count) && self.has_place()
+        let free = self.credited.min(self.acknowledged);
+        self.sent - free < u64::from(self.count) && self.has_place()
     }
 
-    /// Posts the message of an operation, or a report.
-    fn post(&mut self, op: Option<u64>, data: Gather) -> Result<(), Error> {
+    /// Where the slot of a message begins.
+    fn slot(&self, message: u64) -> usize {
+        (message % u64::from(self.count)) as usize * self.piece
+    }
+
+    /// Posts a message, or a report.
+    fn post(&mut self, data: Gather) -> Result<(), Error> {
         let Some(Remote { addr, rkey }) = self.remote else { return Ok(()) };
-        let slot = (self.sent % u64::from(self.count)) * self.piece as u64;
+        let (slot, is_message) = (self.slot(self.sent) as u64, data != Gather::Empty);
         let imm = u32::from(self.sent as u16) << 16 | u32::from(self.consumed as u16);
         let operation = Operation::Write { remote: Remote { addr: addr + slot, rkey }, imm: Some(imm) };
         self.qp.post_send(SendWr::new(self.number, operation, data).flags(SendFlags::SIGNALED))?;
-        self.posted.push_back(op);
+        self.posted.push_back(is_message);
         self.reported = self.consumed;
         Ok(())
     }
 
-    /// Posts a message that [may be sent](Self::may_send).
-    pub(crate) fn send(&mut self, op: u64, data: Sge) -> Result<(), Error> {
-        self.post(Some(op), data.into())?;
+    /// Posts a message that [may be sent](Self::may_send), never an empty one.
+    pub(crate) fn send(&mut self, message: &[u8]) -> Result<(), Error> {
+        let ours = usize::from(self.count) * self.piece + self.slot(self.sent);
+        self.slots.write_at(ours, message)?;
+        self.post(self.slots.slice(ours..ours + message.len())?.into())?;
         self.sent += 1;
         Ok(())
     }
 
     /// Tells the peer what was consumed, if that is worth a packet of its own and the send queue has a place.
     pub(crate) fn report(&mut self) -> Result<(), Error> {
-        if self.consumed - self.reported < u64::from(self.count / 2) || !self.has_place() {
+        if self.consumed - self.reported < u64::from(self.count.div_ceil(4)) || !self.has_place() {
             return Ok(());
         }
-        self.post(None, Gather::Empty)
+        self.post(Gather::Empty)
     }
 
-    /// A WRITE was acknowledged: the operation that it belonged to.
-    pub(crate) fn completed(&mut self) -> Option<u64> {
-        self.posted.pop_front().flatten()
+    /// A WRITE was acknowledged.
+    pub(crate) fn completed(&mut self) {
+        let is_message = self.posted.pop_front().unwrap_or(false);
+        self.acknowledged += u64::from(is_message);
     }
 
     /// A WRITE of the peer has arrived.
@@ -201,8 +217,7 @@ impl Link {
 
     /// Reads the first message, and consumes it: its slot is free from now on.
     pub(crate) fn consume(&mut self, bytes: &mut [u8]) -> Result<(), Error> {
-        let slot = (self.consumed % u64::from(self.count)) as usize * self.piece;
-        self.slots.read_at(slot, bytes)?;
+        self.slots.read_at(self.slot(self.consumed), bytes)?;
         self.arrived.pop_front();
         self.consumed += 1;
         Ok(())

@@ -34,6 +34,8 @@ pub enum Algorithm {
     HalvingDoubling,
     /// In each step everyone sends to another rank, and receives from another.
     Pairwise,
+    /// The switches add: see [`InNetwork`](crate::InNetwork). It has no schedule.
+    InNetwork,
 }
 
 /// The numbers.
@@ -117,8 +119,14 @@ impl Collective {
 
 impl Algorithm {
     /// All of them.
-    pub const ALL: [Self; 5] =
-        [Self::Ring, Self::Tree, Self::RecursiveDoubling, Self::HalvingDoubling, Self::Pairwise];
+    pub const ALL: [Self; 6] = [
+        Self::Ring,
+        Self::Tree,
+        Self::RecursiveDoubling,
+        Self::HalvingDoubling,
+        Self::Pairwise,
+        Self::InNetwork,
+    ];
 
     /// Its name in files and on command lines.
     #[must_use]
@@ -129,6 +137,7 @@ impl Algorithm {
             Self::RecursiveDoubling => "recursive-doubling",
             Self::HalvingDoubling => "halving-doubling",
             Self::Pairwise => "pairwise",
+            Self::InNetwork => "in-network",
         }
     }
 }

@@ -44,17 +44,25 @@ pub(super) fn place_in(tree: usize, rank: usize, ranks: usize) -> Place {
     Place { parent: parent.map(back), children: children.map(|child| child.map(back)) }
 }
 
-/// The operations on one piece: sums from two children, up, down, to two children.
+/// The operations of a turn: sums from two children, and up; then another piece down, and to two children.
 const STAGES: usize = 6;
 
-/// A schedule of pieces: one of the first tree, one of the second, and so on.
+/// A schedule of turns, in each of which one piece of the first tree goes up and another one down, and then the same in the
+/// second tree.
+///
+/// Messages from one rank to another come in one order, and those of a piece that goes down in one tree would hold up those of
+/// the next piece that goes up in the other. So a piece goes down some turns after it has gone up: two for each level, as it
+/// takes about that long to the root and back if a message takes as long as a piece.
 #[derive(Clone, Debug)]
 pub(super) struct Trees {
     places: [Place; 2],
     halves: [Range<usize>; 2],
     piece: usize,
-    /// The next operation: the number of the piece, the tree, and the stage.
-    number: usize,
+    /// Turns between the way up and the way down.
+    delay: usize,
+    turns: usize,
+    /// The next operation: its turn, tree and stage.
+    turn: usize,
     tree: usize,
     stage: usize,
 }
@@ -63,26 +71,20 @@ impl Trees {
     pub(super) fn new(plan: &Plan, rank: usize, ranks: usize, piece: usize) -> Self {
         let places = [0, 1].map(|tree| place_in(tree, rank, ranks));
         let halves = [0, 1].map(|tree| plan.part(tree, 2));
-        Self { places, halves, piece, number: 0, tree: 0, stage: 0 }
+        // The second half is never shorter than the first.
+        let (delay, pieces) = (2 * ranks.ilog2() as usize, halves[1].len().div_ceil(piece));
+        Self { places, halves, piece, delay, turns: pieces + delay, turn: 0, tree: 0, stage: 0 }
     }
 
-    fn range(&self) -> Range<usize> {
+    /// The bytes of a piece; none if there is no such piece.
+    fn range(&self, piece: usize) -> Range<usize> {
         let half = &self.halves[self.tree];
-        let start = half.start.saturating_add(self.number.saturating_mul(self.piece)).min(half.end);
+        let start = half.start.saturating_add(piece.saturating_mul(self.piece)).min(half.end);
         start..half.end.min(start.saturating_add(self.piece))
     }
 
     pub(super) fn next(&mut self) -> Option<Op> {
-        loop {
-            let range = self.range();
-            if range.is_empty() && self.tree == 0 {
-                // The second half is never shorter than the first, and may have one piece more.
-                self.tree = 1;
-                continue;
-            }
-            if range.is_empty() {
-                return None;
-            }
+        while self.turn < self.turns {
             let Place { parent, children: [one, other] } = self.places[self.tree];
             let (kind, peer) = match self.stage {
                 0 => (Kind::Add, one),
@@ -92,16 +94,21 @@ impl Trees {
                 4 => (Kind::Send, one),
                 _ => (Kind::Send, other),
             };
+            let piece = if self.stage < 3 { Some(self.turn) } else { self.turn.checked_sub(self.delay) };
+            let range = piece.map_or(0..0, |piece| self.range(piece));
             self.stage += 1;
             if self.stage == STAGES {
                 self.stage = 0;
-                self.number += self.tree;
+                self.turn += self.tree;
                 self.tree ^= 1;
             }
-            if let Some(peer) = peer {
+            if let Some(peer) = peer
+                && !range.is_empty()
+            {
                 return Some(Op { kind, peer, range });
             }
         }
+        None
     }
 
     pub(super) fn peers(&self) -> Vec<usize> {

@@ -21,7 +21,7 @@ macro_rules! builtin {
 builtin! {
     "incast" "late-joiner" "dcqcn-stability" "congestion-control" "pfc-deadlock" "pfc-deadlock-ring" "credit-deadlock"
     "pfc-storm" "victim-flow" "misconfigured-pfc" "ecmp-collision" "ecmp-vs-flowlet-vs-spray" "permutation" "incast-htsim" "loss-sweep" "credit-bdp"
-    "ib-vs-roce" "link-failure" "mixed-storage"
+    "ib-vs-roce" "link-failure" "mixed-storage" "all-reduce"
 }
 
 /// The scenario of this name that comes with rnic.
