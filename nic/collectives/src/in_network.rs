@@ -19,7 +19,7 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::time::Duration;
 
-/// The bytes in front of a datagram in its receive: room for the GRH (IBTA 11.4.1.2).
+/// The bytes in front of a datagram in its receive: room for the GRH.
 const GRH: usize = 40;
 
 /// The Q_Key of all members.

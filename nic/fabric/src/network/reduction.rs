@@ -20,7 +20,7 @@ use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::{IpAddr, Ipv4Addr};
 
-/// The opcode of a datagram of one packet, without and with immediate data (IBTA table 35); only the former takes part.
+/// The opcode of a datagram without immediate data.
 const UD_SEND_ONLY: u8 = 0x64;
 
 /// BTH and DETH.
