@@ -4,7 +4,11 @@ use std::process::Command;
 
 /// The output of a program without arguments, which must exit successfully.
 fn run(program: &str) -> String {
-    let output = Command::new(program).output().expect("it starts");
+    run_with(program, &[])
+}
+
+fn run_with(program: &str, arguments: &[&str]) -> String {
+    let output = Command::new(program).args(arguments).output().expect("it starts");
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}: {said}{complained}", output.status);
@@ -69,4 +73,19 @@ fn connect() {
     ] {
         assert!(said.contains(line), "{line:?} is not in: {said}");
     }
+}
+
+#[test]
+fn all_reduce() {
+    let program = env!("CARGO_BIN_EXE_all_reduce");
+    let said = ends_with(program, &["ok: all 3 ranks have the sum, by 4 algorithms"]);
+    // What a rank of three sends is arithmetic: 2 x 2/3 of the vector in a ring, and in two trees on average.
+    for (algorithm, bytes) in [("ring", 1_398_101), ("tree", 1_398_101)] {
+        let line = said.lines().find(|line| line.starts_with(algorithm)).expect("a line of the table");
+        assert_eq!(line.split_whitespace().nth(2), Some(bytes.to_string().as_str()), "{said}");
+    }
+    let four = ["--ranks", "4", "--bytes", "100KB", "--algorithm", "recursive-doubling"];
+    let said = run_with(program, &four);
+    assert!(said.contains("4 ranks add up vectors of 100000 bytes"), "{said}");
+    assert!(said.ends_with("ok: all 4 ranks have the sum, by 1 algorithms\n"), "{said}");
 }

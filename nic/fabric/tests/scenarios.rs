@@ -62,4 +62,5 @@ scenarios! {
     ib_vs_roce "ib-vs-roce"
     link_failure "link-failure"
     mixed_storage "mixed-storage"
+    all_reduce "all-reduce"
 }

@@ -397,7 +397,10 @@ impl Fabric {
         };
         travelling.packet.ip.hop_limit = left;
         if travelling.to == Target::Members {
-            return self.flood(node, port, packet);
+            if !self.reduce(node, port, packet) {
+                self.flood(node, port, packet);
+            }
+            return;
         }
         let ways = self.routes.ports(node, dst);
         let Node { ports, role: Role::Switch(switch), .. } = &mut self.nodes[node] else { return };
@@ -523,19 +526,36 @@ impl Fabric {
     }
 
     /// Drops a packet that came through a port, whose buffer it leaves.
-    fn refuse(&mut self, node: NodeId, port: usize, packet: u32, why: Drop) {
+    pub(super) fn refuse(&mut self, node: NodeId, port: usize, packet: u32, why: Drop) {
+        self.free_lane(node, port, packet);
+        self.drop_packet(node, port, packet, why);
+    }
+
+    /// A switch keeps what a packet says, and nothing of the packet.
+    pub(super) fn absorb(&mut self, node: NodeId, port: usize, packet: u32) {
+        self.free_lane(node, port, packet);
+        self.packets.remove(packet as usize);
+        self.tally.absorbed += 1;
+    }
+
+    /// A packet leaves the buffer of the port through which it came, without having been in a queue.
+    fn free_lane(&mut self, node: NodeId, port: usize, packet: u32) {
         let travelling = &self.packets[packet as usize];
         let ((_, lane), bytes) = (travelling.entry, travelling.bytes);
         if self.nodes[node].ports[port].lanes.is_some() {
             self.return_credit(node, port, usize::from(lane), bytes);
         }
-        self.drop_packet(node, port, packet, why);
     }
 
     /// A packet to a group goes to all other ports of the tree.
     fn flood(&mut self, node: NodeId, port: usize, packet: u32) {
         let outs: Vec<u16> =
             self.tree[node].iter().copied().filter(|out| usize::from(*out) != port).collect();
+        self.spread(node, port, packet, &outs);
+    }
+
+    /// A packet that came through a port leaves through several.
+    pub(super) fn spread(&mut self, node: NodeId, port: usize, packet: u32, outs: &[u16]) {
         let Some((last, others)) = outs.split_last() else {
             return self.refuse(node, port, packet, Drop::NoRoute);
         };

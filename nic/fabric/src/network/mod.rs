@@ -12,11 +12,13 @@ mod control;
 mod flow;
 mod hop;
 mod port;
+mod reduction;
 mod setup;
 mod stuck;
 mod tap;
 
 pub use port::PortStats;
+pub use reduction::{ReductionConfig, ReductionError, ReductionStats};
 pub use setup::{HostConfig, SetupError};
 
 use crate::balance::{Balancer, LeafQuality, Tag};
@@ -63,11 +65,13 @@ pub enum Drop {
     Lifetime,
     /// Its service level has no lane.
     NoLane,
+    /// A switch that adds up blocks had no slot for its block.
+    NoSlot,
 }
 
 impl Drop {
     /// All reasons.
-    pub const ALL: [Self; 13] = [
+    pub const ALL: [Self; 14] = [
         Self::SharedFull,
         Self::QueueFull,
         Self::HeadroomFull,
@@ -81,6 +85,7 @@ impl Drop {
         Self::HeadOfQueue,
         Self::Lifetime,
         Self::NoLane,
+        Self::NoSlot,
     ];
 
     /// The name in reports.
@@ -100,6 +105,7 @@ impl Drop {
             Self::HeadOfQueue => "head_of_queue",
             Self::Lifetime => "lifetime",
             Self::NoLane => "no_lane",
+            Self::NoSlot => "no_slot",
         }
     }
 }
@@ -188,6 +194,8 @@ struct Switch {
     buffer: Option<Buffer>,
     balancer: Balancer,
     classes: [u8; 64],
+    /// What it adds up, if a group has joined.
+    reducer: Option<Box<reduction::Reducer>>,
 }
 
 /// What a host has beside its port.
@@ -217,6 +225,11 @@ struct Node {
     is_watched: bool,
 }
 
+#[allow(clippy::trivially_copy_pass_by_ref, reason = "serde passes a reference")]
+const fn is_zero(count: &u64) -> bool {
+    *count == 0
+}
+
 /// What happened to all packets.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct Tally {
@@ -226,6 +239,9 @@ pub struct Tally {
     pub delivered: u64,
     /// Packets that were dropped, by reason.
     pub drops: BTreeMap<Drop, u64>,
+    /// Packets that switches added to sums.
+    #[serde(skip_serializing_if = "is_zero")]
+    pub absorbed: u64,
     /// Packets in the fabric.
     pub inside: u64,
     /// How often a packet left a port: hosts and switches.
@@ -383,8 +399,8 @@ impl Fabric {
         let inside = self.packets.len() as u64;
         assert_eq!(
             self.tally.entered,
-            self.tally.delivered + dropped + inside,
-            "every packet is delivered, dropped with a reason, or in the fabric"
+            self.tally.delivered + dropped + self.tally.absorbed + inside,
+            "every packet is delivered, dropped with a reason, part of a sum, or in the fabric"
         );
         let waiting: usize =
             self.nodes.iter().flat_map(|node| &node.ports).map(|port| port.queues.len()).sum();

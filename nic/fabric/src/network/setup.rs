@@ -234,6 +234,7 @@ impl Fabric {
                     buffer: (!is_infiniband).then(buffer),
                     balancer: Balancer::new(&settings.balance, number as u32, seed),
                     classes: settings.classes_of_dscps(),
+                    reducer: None,
                 };
                 (Role::Switch(Box::new(switch)), of.latency)
             }
@@ -266,17 +267,21 @@ impl Fabric {
     }
 }
 
+/// The switch in which all trees of groups have their root: the first of the highest ones.
+pub(super) fn root(topology: &Topology) -> Option<NodeId> {
+    let tier = |node: &NodeId| match topology.nodes[*node].kind {
+        Kind::Host => 0,
+        Kind::Switch { tier } => tier,
+    };
+    (0..topology.nodes.len()).rev().max_by_key(tier)
+}
+
 /// For each node the ports that belong to a tree of shortest ways from the highest switch: along it packets to a group reach
 /// every host once.
 fn tree(topology: &Topology) -> Vec<Vec<u16>> {
     let neighbours = topology.ports();
     let mut tree = vec![Vec::new(); topology.nodes.len()];
-    let tier = |node: &NodeId| match topology.nodes[*node].kind {
-        Kind::Host => 0,
-        Kind::Switch { tier } => tier,
-    };
-    // The first of the highest ones.
-    let root = (0..topology.nodes.len()).rev().max_by_key(tier);
+    let root = root(topology);
     let mut seen = vec![false; topology.nodes.len()];
     let mut front: Vec<NodeId> = root.into_iter().collect();
     front.iter().for_each(|node| seen[*node] = true);

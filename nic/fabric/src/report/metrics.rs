@@ -1,7 +1,7 @@
 //! Numbers by name, which scenarios expect something of.
 
-use super::{FlowReport, PortReport, Series, SwitchReport, micros};
-use crate::network::Tally;
+use super::{FlowReport, GroupReport, PortReport, Series, SwitchReport, micros};
+use crate::network::{ReductionStats, Tally};
 use crate::run::FlowOutcome;
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -17,6 +17,13 @@ pub type Metric = f64;
 /// the flows of up to 7,000 and 30,000 bytes: `slowdown.7kb.p95`, `slowdown.30kb.p99`; `goodput.total_gbps`,
 /// `goodput.min_gbps`, `goodput.max_gbps`; `fairness.jain`; `retransmitted`; `timeouts`. Those of flows of one name have it
 /// in front: `victim.goodput_gbps`, `victim.fct_us`, `victim.slowdown`, means if several have the name.
+///
+/// Those of a group of hosts that compute together have its name in front, `all-reduce` and so on if it has no other:
+/// `all-reduce.completion_us` (from the start to the last host), `.verified` (1 if it ended and every host has the right
+/// result), `.bytes_per_host` and `.messages_per_host` (what a host has sent, on average, without headers), `.bus_gbps` (what
+/// each host would have to send at least, per time), `.repeated` (blocks that were sent again, if switches add), `.fell_back` (1
+/// if switches should have added, and hosts did). Those of switches that add: `reduction.blocks`, `.duplicates`, `.answers`,
+/// `.stale`.
 ///
 /// Those of packets: `drops.total`, `drops.headroom_full` and so on; `pauses.sent`, `pauses.hosts_us` (the time for which hosts
 /// were paused, of all together), `pauses.ports` (how many ports were ever paused); `marked`; `storms`; `hops`; `inside`
@@ -133,7 +140,9 @@ impl Metrics {
         let (sum, squares) =
             goodputs.iter().fold((0.0, 0.0), |(sum, squares), of| (sum + of, squares + of * of));
         self.set("goodput.total_gbps", sum);
-        self.set("goodput.min_gbps", goodputs.iter().copied().fold(f64::INFINITY, f64::min));
+        if !goodputs.is_empty() {
+            self.set("goodput.min_gbps", goodputs.iter().copied().fold(f64::INFINITY, f64::min));
+        }
         self.set("goodput.max_gbps", goodputs.iter().copied().fold(0.0, f64::max));
         if squares > 0.0 {
             // Jain, Chiu and Hawe 1984: 1 if all are equal, 1/n if one has everything.
@@ -141,6 +150,28 @@ impl Metrics {
         }
         self.set("retransmitted", flows.iter().map(|flow| flow.retransmitted).sum::<u64>() as f64);
         self.set("timeouts", flows.iter().map(|flow| flow.timeouts).sum::<u64>() as f64);
+    }
+
+    pub(super) fn of_reductions(&mut self, stats: &ReductionStats) {
+        let ReductionStats { blocks, duplicates, answers, stale } = *stats;
+        for (what, count) in
+            [("blocks", blocks), ("duplicates", duplicates), ("answers", answers), ("stale", stale)]
+        {
+            self.set(format!("reduction.{what}"), count as f64);
+        }
+    }
+
+    pub(super) fn of_groups(&mut self, groups: &[GroupReport]) {
+        for group in groups {
+            let name = &group.name;
+            self.set(format!("{name}.verified"), f64::from(u8::from(group.verified)));
+            self.set(format!("{name}.bytes_per_host"), group.bytes_per_host);
+            self.set(format!("{name}.messages_per_host"), group.messages_per_host);
+            self.set(format!("{name}.repeated"), group.repeated as f64);
+            self.set(format!("{name}.fell_back"), f64::from(u8::from(group.fell_back.is_some())));
+            self.0.extend(group.completion_us.map(|of| (format!("{name}.completion_us"), of)));
+            self.0.extend(group.bus_gbps.map(|of| (format!("{name}.bus_gbps"), of)));
+        }
     }
 
     /// Mean and quantiles; nothing if there are no values.

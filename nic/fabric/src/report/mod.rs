@@ -1,9 +1,11 @@
 //! What came out of a run.
 
+mod groups;
 mod metrics;
 mod ports;
 mod series;
 
+pub use groups::GroupReport;
 pub use metrics::{Metric, Metrics};
 pub use ports::{PortReport, SwitchReport};
 pub use series::{Line, Sampler, Series};
@@ -29,6 +31,9 @@ pub struct Report {
     pub time_us: f64,
     /// The flows.
     pub flows: Vec<FlowReport>,
+    /// Groups of hosts that compute together.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub groups: Vec<GroupReport>,
     /// Ports through which something passed, or at which something happened.
     pub ports: Vec<PortReport>,
     /// Switches.
@@ -135,10 +140,29 @@ impl Report {
             .filter_map(|(node, port)| port_names.get(node).and_then(|names| names.get(port)).cloned())
             .collect();
         let inputs = ports::inputs(&fabric);
+        let reductions = fabric.reductions();
         drop(fabric);
-        let metrics = Metrics::of(&flows, &ports, &switches, &packets, &stuck, now);
+        let mut metrics = Metrics::of(&flows, &ports, &switches, &packets, &stuck, now);
+        let groups: Vec<GroupReport> = run.groups().iter().map(GroupReport::of).collect();
+        metrics.of_groups(&groups);
+        if let Some(stats) = &reductions {
+            metrics.of_reductions(stats);
+        }
         let time_us = micros(now);
         let scenario = scenario.to_owned();
-        Self { scenario, seed, is_whole, inputs, time_us, flows, ports, switches, packets, metrics, series }
+        Self {
+            scenario,
+            seed,
+            is_whole,
+            inputs,
+            time_us,
+            flows,
+            groups,
+            ports,
+            switches,
+            packets,
+            metrics,
+            series,
+        }
     }
 }

@@ -4,16 +4,19 @@
 //! requests, and polls for completions. Only time is virtual.
 
 mod flow;
+mod group;
 mod host;
 mod ideal;
 
 pub use flow::{FlowOutcome, FlowState};
+pub use group::GroupState;
 pub use host::{NicConfig, address};
 pub use ideal::ideal;
 
 use crate::network::{Change, Fabric, Shared};
-use crate::workload::{Flow, Start};
+use crate::workload::{Flow, Group, Start};
 use flow::Ends;
+use group::GroupEnds;
 use host::HostEnd;
 use qp::WorkCompletion;
 use rnic_core::sim::{BEGINNING, Net};
@@ -36,6 +39,14 @@ pub enum RunError {
         /// The error.
         why: Error,
     },
+    /// Hosts that compute together cannot.
+    #[error("{name}: {why}")]
+    Collective {
+        /// The name of the group.
+        name: String,
+        /// The error.
+        why: rnic_collectives::CollectiveError,
+    },
     /// The congestion control of the NICs is not valid.
     #[error("the congestion control of the hosts: {0}")]
     Control(#[from] cc::SettingError),
@@ -54,8 +65,11 @@ pub struct Run {
     followers: Vec<Vec<(usize, Duration)>>,
     /// By flow: how many others it still waits for.
     waits: Vec<u32>,
-    /// Flows that have begun and not ended.
+    /// Flows and groups that have begun and not ended.
     going_on: usize,
+    groups: Vec<GroupEnds>,
+    /// By host: the groups and the ranks in them that are there.
+    ranks: Vec<Vec<(usize, usize)>>,
     /// Steps until now.
     steps: u32,
     visited: Vec<usize>,
@@ -68,6 +82,20 @@ impl Run {
     /// # Errors
     /// A device cannot be made from its settings.
     pub fn new(fabric: Fabric, nic: &NicConfig, flows: Vec<Flow>, seed: u64) -> Result<Self, RunError> {
+        Self::with_groups(fabric, nic, flows, Vec::new(), seed)
+    }
+
+    /// A run of flows, and of groups of hosts that compute together.
+    ///
+    /// # Errors
+    /// A device cannot be made from its settings.
+    pub fn with_groups(
+        fabric: Fabric,
+        nic: &NicConfig,
+        flows: Vec<Flow>,
+        groups: Vec<Group>,
+        seed: u64,
+    ) -> Result<Self, RunError> {
         let topology = fabric.topology().clone();
         let shared = Shared::new(fabric);
         let net = Net::joined_by(Box::new(shared.clone()), seed);
@@ -100,8 +128,14 @@ impl Run {
                 }
             }
         }
+        let mut ranks = vec![Vec::new(); topology.hosts()];
+        for (number, group) in groups.iter().enumerate() {
+            group.hosts.iter().enumerate().for_each(|(rank, host)| ranks[*host].push((number, rank)));
+        }
         Ok(Self {
             net,
+            groups: groups.into_iter().map(GroupEnds::new).collect(),
+            ranks,
             fabric: shared,
             hosts,
             ends: flows.iter().map(|_| None).collect(),
@@ -136,12 +170,19 @@ impl Run {
                 return Ok(true);
             }
             let next = self.starts.peek().map_or(until, |Reverse((at, _))| (*at).min(until));
+            let next = self.groups.iter().filter_map(GroupEnds::wakes).fold(next, Duration::min);
             let now = self.net.elapsed();
             if !self.net.step_within(next.saturating_sub(now)) {
                 // Nothing happens until then: flows that are stuck stay so.
                 self.net.run_for(next.saturating_sub(now));
             }
             self.take_completions()?;
+            let now = self.net.elapsed();
+            for group in &mut self.groups {
+                if group.poll_due(now)? {
+                    self.going_on -= 1;
+                }
+            }
             self.steps = self.steps.wrapping_add(1);
             if self.steps.is_multiple_of(STEPS) && !goes_on(self) {
                 return Ok(false);
@@ -152,12 +193,17 @@ impl Run {
 
     /// Whether no flow goes on, and none will begin.
     fn is_complete(&self) -> bool {
-        self.starts.is_empty() && self.going_on == 0
+        self.starts.is_empty() && self.going_on == 0 && self.groups.iter().all(GroupEnds::has_begun)
     }
 
     /// Begins the flows whose time has come.
     fn start_due(&mut self) -> Result<(), RunError> {
         let now = self.net.elapsed();
+        for (number, group) in (0..).zip(&mut self.groups) {
+            if group.begin(&self.fabric, &self.hosts, number, now)? {
+                self.going_on += 1;
+            }
+        }
         while let Some(Reverse((at, number))) = self.starts.peek().copied()
             && at <= now
         {
@@ -197,6 +243,11 @@ impl Run {
                 self.completions = completions;
                 if count < POLL {
                     break;
+                }
+            }
+            for (group, rank) in self.ranks.get(*host).into_iter().flatten() {
+                if self.groups[*group].poll(*rank, self.net.elapsed())? {
+                    self.going_on -= 1;
                 }
             }
         }
@@ -271,6 +322,12 @@ impl Run {
             }
         }
         &self.flows
+    }
+
+    /// The groups of hosts that compute together, with what has become of them until now.
+    #[must_use]
+    pub fn groups(&self) -> Vec<GroupState> {
+        self.groups.iter().map(GroupEnds::state).collect()
     }
 
     /// Measuring begins now: goodputs count from here.

@@ -218,12 +218,14 @@ impl Scenario {
     /// Something in it does not fit together.
     pub fn prepare(&self, base: &Path, seed: u64) -> Result<Run, ScenarioError> {
         let fabric = self.fabric(base, seed)?;
-        let mut flows = Vec::new();
+        let (mut flows, mut groups) = (Vec::new(), Vec::new());
         for (number, workload) in (1..).zip(&self.workload) {
             let more = workload.flows(fabric.topology(), base, seed, flows.len());
             flows.extend(more.map_err(|why| ScenarioError::Workload { number, why })?);
+            let group = workload.group(fabric.topology(), seed, number);
+            groups.extend(group.map_err(|why| ScenarioError::Workload { number, why })?);
         }
-        Ok(Run::new(fabric, &self.nic, flows, seed)?)
+        Ok(Run::with_groups(fabric, &self.nic, flows, groups, seed)?)
     }
 
     /// The fabric of the scenario, with what will change in it, for devices of one's own

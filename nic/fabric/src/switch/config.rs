@@ -137,6 +137,9 @@ pub struct SwitchConfig {
     pub balance: BalanceConfig,
     /// When it begins to send a packet on.
     pub forwarding: Forwarding,
+    /// What it can add up for groups of hosts. `None`: nothing.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub reduction: Option<crate::network::ReductionConfig>,
     /// How long the first packet of a queue may wait for credit before it is dropped, InfiniBand's HOQLife.
     #[serde(with = "words::duration_or_none", skip_serializing_if = "Option::is_none")]
     pub head_of_queue: Option<Duration>,
@@ -160,6 +163,7 @@ impl Default for SwitchConfig {
             watchdog: None,
             balance: BalanceConfig::default(),
             forwarding: Forwarding::StoreAndForward,
+            reduction: None,
             head_of_queue: None,
             lifetime: None,
         }

@@ -1,7 +1,8 @@
 //! Workloads in scenario files.
 
+use super::collective::CollectiveConfig;
 use super::trace::{self, Format};
-use super::{Flow, Operation, Service, Sizes, Start};
+use super::{Flow, Group, Operation, Service, Sizes, Start};
 use crate::topology::Topology;
 use crate::words;
 use rand_chacha::ChaCha8Rng;
@@ -129,6 +130,8 @@ pub enum Pattern {
         /// Its form.
         format: Format,
     },
+    /// Hosts compute one result together.
+    Collective(CollectiveConfig),
     /// Hosts ask one for data, each again when it has its answer: a READ of so many bytes, or a SEND of a request and one of
     /// the response.
     RequestResponse {
@@ -201,6 +204,9 @@ pub enum WorkloadError {
     /// A file of flows.
     #[error("{0}")]
     Trace(String),
+    /// An operation of many hosts.
+    #[error("{0}")]
+    Collective(#[from] rnic_collectives::PlanError),
     /// Too many flows.
     #[error("{0} flows are more than {MOST_FLOWS}")]
     TooMany(usize),
@@ -265,6 +271,8 @@ impl Workload {
                 let name_of = |host: usize| topology.nodes[host].name.clone();
                 plan.flows = trace::flows(&traffic, hosts, &self.common, number, name_of)?;
             }
+            // Its messages are no flows: they follow from one another.
+            Pattern::Collective(_) => {}
             Pattern::RequestResponse { server, clients, request, response, count, think } => {
                 let server = plan.host(server)?;
                 for client in plan.beside(server, Some(*clients))? {
@@ -273,6 +281,23 @@ impl Workload {
             }
         }
         Ok(plan.flows)
+    }
+
+    /// The hosts that compute together, if that is the pattern. A random placement follows from `seed`; `number` is the number
+    /// of the workload.
+    ///
+    /// # Errors
+    /// The workload does not fit the topology.
+    pub fn group(
+        &self,
+        topology: &Topology,
+        seed: u64,
+        number: usize,
+    ) -> Result<Option<Group>, WorkloadError> {
+        let Pattern::Collective(config) = &self.pattern else { return Ok(None) };
+        self.check()?;
+        let mut lots = ChaCha8Rng::seed_from_u64(seed ^ (number as u64) << 48);
+        Ok(Some(config.group(topology.hosts(), &self.common, &mut lots)?))
     }
 
     fn check(&self) -> Result<(), WorkloadError> {

@@ -1,9 +1,12 @@
 //! Who sends what to whom, and when.
 
+mod collective;
 mod config;
 mod sizes;
 mod trace;
 
+pub(crate) use collective::by_hosts;
+pub use collective::{CollectiveConfig, Group, Placement};
 pub use config::{Common, FlowConfig, MOST_FLOWS, Pattern, Workload, WorkloadError};
 pub use sizes::{Sizes, UnknownSizes};
 pub use trace::Format;

@@ -1,0 +1,422 @@
+//! One rank: its data, its neighbours, and the operation that goes on.
+
+use crate::link::{Link, Offer};
+use crate::plan::{Element, Plan, PlanError};
+use crate::schedule::{Kind, Op, Schedule, peers};
+use crate::window::Window;
+use rnic_core::{
+    Access, CompletionQueue, ConnectOptions, Device, Error, MemoryRegion, ProtectionDomain, WcOpcode,
+    WcStatus, WorkCompletion,
+};
+
+/// The most slots of a neighbour: counts of 16 bits tell that many apart.
+const MOST_SLOTS: u16 = 1 << 10;
+
+/// Operations that may be under way at a time. In two binary trees of 64 ranks a piece takes 12 steps up and down, and meanwhile
+/// some twenty others begin, each with eight operations for both trees.
+const WINDOW: usize = 256;
+
+/// Completions that are taken at once.
+const POLL: usize = 32;
+
+/// How messages travel, the same at all ranks.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The most bytes of a message. Longer ones are cut into pieces, and a piece goes on when it has arrived.
+    pub piece: usize,
+    /// The pieces that a neighbour may send before we have consumed the first of them, from 2 on.
+    pub slots: u16,
+}
+
+impl Default for Settings {
+    /// Pieces of 64 KiB, some 5 us at 100 Gb/s, and four of them: more than is on its way in a round trip.
+    fn default() -> Self {
+        Self { piece: 1 << 16, slots: 4 }
+    }
+}
+
+/// What a rank has sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Messages with data.
+    pub messages: u64,
+    /// Their bytes, without headers.
+    pub bytes: u64,
+}
+
+/// Why an operation cannot begin or go on.
+#[derive(Debug, thiserror::Error)]
+pub enum CollectiveError {
+    /// A verb failed.
+    #[error("{0}")]
+    Verbs(#[from] Error),
+    /// The plan.
+    #[error("{0}")]
+    Plan(#[from] PlanError),
+    /// A setting that is out of its range.
+    #[error("{what} is {value}: {advice}")]
+    Range {
+        /// The setting.
+        what: &'static str,
+        /// Its value.
+        value: usize,
+        /// What to write instead.
+        advice: &'static str,
+    },
+    /// An operation goes on.
+    #[error("an operation goes on: poll until it is done")]
+    Busy,
+    /// The vector is longer than the data.
+    #[error("the operation needs {needed} bytes, and the communicator has {there}")]
+    TooLong {
+        /// Bytes that it needs.
+        needed: usize,
+        /// Bytes that there are.
+        there: usize,
+    },
+    /// There is no connected queue pair to a neighbour.
+    #[error("rank {peer} is not connected: name it in `new`, and pass its offer to `connect`")]
+    NotConnected {
+        /// The neighbour.
+        peer: usize,
+    },
+    /// A neighbour has other settings.
+    #[error("rank {peer} has pieces of another size, or another number of slots")]
+    OtherSettings {
+        /// The neighbour.
+        peer: usize,
+    },
+    /// A message that does not belong to the operation: a rank has started another.
+    #[error(
+        "rank {peer} has sent what was not expected: all ranks start the same operations in the same order"
+    )]
+    Unexpected {
+        /// The neighbour.
+        peer: usize,
+    },
+    /// A datagram failed.
+    #[error("a datagram to or from the group: {}", status.explain())]
+    Network {
+        /// Its status.
+        status: WcStatus,
+    },
+    /// No switch answers.
+    #[error(
+        "a block was sent {times} times, and had no result: do all switches of the tree take part, and all ranks?"
+    )]
+    NoAnswer {
+        /// How often.
+        times: u32,
+    },
+    /// A work request failed.
+    #[error("a message to or from rank {peer}: {}", status.explain())]
+    Failed {
+        /// The neighbour.
+        peer: usize,
+        /// Its status.
+        status: WcStatus,
+    },
+}
+
+/// One rank of a group that computes together.
+pub struct Communicator {
+    rank: usize,
+    ranks: usize,
+    settings: Settings,
+    data: MemoryRegion,
+    cq: CompletionQueue,
+    /// By rank, in order.
+    links: Vec<Link>,
+    schedule: Option<Schedule>,
+    element: Element,
+    window: Window,
+    /// Copies within our data that wait.
+    copies: Vec<u64>,
+    counts: Counts,
+    /// Room for a message, and for what it is added to.
+    scratch: [Vec<u8>; 2],
+}
+
+impl Communicator {
+    /// Rank `rank` of `ranks` on a device, with `bytes` bytes of data and a queue pair for each of `peers`. Which ones an
+    /// operation needs [`peers`](crate::peers) says.
+    ///
+    /// # Errors
+    /// A setting is out of its range, or a verb fails.
+    pub fn new(
+        device: &Device,
+        rank: usize,
+        ranks: usize,
+        peers: &[usize],
+        bytes: usize,
+        settings: &Settings,
+    ) -> Result<Self, CollectiveError> {
+        Self::in_domain(&device.alloc_pd()?, rank, ranks, peers, bytes, settings)
+    }
+
+    /// As [`new`](Self::new), in a protection domain of one's own.
+    ///
+    /// # Errors
+    /// Those of [`new`](Self::new).
+    pub fn in_domain(
+        pd: &ProtectionDomain,
+        rank: usize,
+        ranks: usize,
+        peers: &[usize],
+        bytes: usize,
+        settings: &Settings,
+    ) -> Result<Self, CollectiveError> {
+        let range = |what, value, ok, advice| {
+            if ok { Ok(()) } else { Err(CollectiveError::Range { what, value, advice }) }
+        };
+        let Settings { piece, slots } = *settings;
+        range("piece", piece, piece >= 8 && piece <= 1 << 30, "write 8 to 1 GiB")?;
+        range("slots", slots.into(), (2..=MOST_SLOTS).contains(&slots), "write 2 to 1024")?;
+        let mut peers = peers.to_vec();
+        peers.sort_unstable();
+        peers.dedup();
+        if let Some(rank) = peers.iter().copied().chain([rank]).find(|rank| *rank >= ranks) {
+            return Err(PlanError::NoRank { rank, ranks }.into());
+        }
+        let completions =
+            u32::try_from(peers.len()).unwrap_or(u32::MAX).saturating_mul(Link::completions(settings));
+        let cq = pd.device().create_cq(completions.max(1))?;
+        let links = peers.iter().enumerate();
+        let links = links.map(|(number, peer)| Link::new(pd, &cq, number, *peer, settings));
+        Ok(Self {
+            rank,
+            ranks,
+            settings: settings.clone(),
+            data: pd.register(bytes.max(1), Access::LOCAL_WRITE)?,
+            links: links.collect::<Result<_, _>>()?,
+            cq,
+            schedule: None,
+            element: Element::default(),
+            window: Window::default(),
+            copies: Vec::new(),
+            counts: Counts::default(),
+            scratch: [Vec::new(), Vec::new()],
+        })
+    }
+
+    /// What a neighbour passes to [`connect`](Self::connect).
+    ///
+    /// # Errors
+    /// It was not named in [`new`](Self::new).
+    pub fn offer(&self, peer: usize) -> Result<Offer, CollectiveError> {
+        Ok(self.links[self.link(peer)?].offer(self.rank))
+    }
+
+    /// Connects to the neighbour that made an offer to us. It may send from then on.
+    ///
+    /// # Errors
+    /// It was not named in [`new`](Self::new), has other settings, or a verb fails.
+    pub fn connect(&mut self, offer: &Offer, options: &ConnectOptions) -> Result<(), CollectiveError> {
+        let link = self.link(offer.rank)?;
+        self.links[link].connect(offer, options)
+    }
+
+    fn link(&self, peer: usize) -> Result<usize, CollectiveError> {
+        let found = self.links.binary_search_by_key(&peer, |link| link.peer);
+        found.map_err(|_| CollectiveError::NotConnected { peer })
+    }
+
+    /// Our rank.
+    #[must_use]
+    pub const fn rank(&self) -> usize {
+        self.rank
+    }
+
+    /// The data of the operations. While one goes on, they change.
+    #[must_use]
+    pub const fn data(&self) -> &MemoryRegion {
+        &self.data
+    }
+
+    /// What was sent until now.
+    #[must_use]
+    pub const fn counts(&self) -> Counts {
+        self.counts
+    }
+
+    /// Begins an operation. All ranks begin the same operations in the same order; when each does so does not matter.
+    ///
+    /// # Errors
+    /// Another one goes on, the data are shorter than its vector, a neighbour is not connected, or a verb fails.
+    pub fn start(&mut self, plan: &Plan) -> Result<(), CollectiveError> {
+        if self.schedule.is_some() {
+            return Err(CollectiveError::Busy);
+        }
+        let (needed, there) = (plan.bytes(self.rank, self.ranks), self.data.len());
+        if needed > there {
+            return Err(CollectiveError::TooLong { needed, there });
+        }
+        for peer in peers(plan, self.rank, self.ranks)? {
+            if !self.links[self.link(peer)?].is_connected() {
+                return Err(CollectiveError::NotConnected { peer });
+            }
+        }
+        self.schedule = Some(Schedule::new(plan, self.rank, self.ranks, self.settings.piece)?);
+        self.element = plan.element;
+        self.advance()
+    }
+
+    /// Takes completions, and posts what follows from them. Returns whether no operation goes on.
+    ///
+    /// # Errors
+    /// A message failed, or was not expected, or a verb fails.
+    pub fn poll(&mut self) -> Result<bool, CollectiveError> {
+        let mut completions = [const { None }; POLL];
+        loop {
+            let mut count = 0;
+            while count < POLL
+                && let Some(completion) = self.cq.poll_one()
+            {
+                completions[count] = Some(completion);
+                count += 1;
+            }
+            for completion in completions.iter_mut().filter_map(Option::take) {
+                self.take(&completion)?;
+            }
+            if count < POLL {
+                break;
+            }
+        }
+        self.advance()?;
+        Ok(self.schedule.is_none())
+    }
+
+    fn take(&mut self, completion: &WorkCompletion) -> Result<(), CollectiveError> {
+        let Some(link) = usize::try_from(completion.wr_id).ok().and_then(|number| self.links.get_mut(number))
+        else {
+            return Ok(());
+        };
+        if completion.status != WcStatus::Success {
+            return Err(CollectiveError::Failed { peer: link.peer, status: completion.status });
+        }
+        match (completion.opcode, completion.imm()) {
+            (WcOpcode::RecvRdmaWithImm, Some(imm)) => link.take(imm, completion.byte_len),
+            _ => {
+                link.completed();
+                Ok(())
+            }
+        }
+    }
+
+    /// Does whatever can be done now.
+    fn advance(&mut self) -> Result<(), CollectiveError> {
+        loop {
+            let mut goes_on = self.fill()?;
+            goes_on |= self.copy()?;
+            for link in 0..self.links.len() {
+                goes_on |= self.send(link)? | self.receive(link)?;
+                self.links[link].report()?;
+            }
+            if !goes_on {
+                return Ok(());
+            }
+        }
+    }
+
+    /// Takes operations from the schedule. It is over when it has none, and all are done.
+    fn fill(&mut self) -> Result<bool, CollectiveError> {
+        let Some(schedule) = &mut self.schedule else { return Ok(false) };
+        let mut has_more = false;
+        while self.window.len() < WINDOW {
+            let Some(op) = schedule.next() else {
+                if self.window.is_empty() {
+                    self.schedule = None;
+                }
+                break;
+            };
+            has_more = true;
+            let (kind, peer) = (op.kind, op.peer);
+            let number = self.window.push(op);
+            if let Kind::Copy { .. } = kind {
+                self.copies.push(number);
+                continue;
+            }
+            let link = self.links.binary_search_by_key(&peer, |link| link.peer);
+            let link = &mut self.links[link.map_err(|_| CollectiveError::NotConnected { peer })?];
+            let waiting = if kind == Kind::Send { &mut link.to_send } else { &mut link.to_receive };
+            waiting.push_back(number);
+        }
+        Ok(has_more)
+    }
+
+    /// Copies within our data.
+    fn copy(&mut self) -> Result<bool, CollectiveError> {
+        let mut waiting = Vec::new();
+        let mut goes_on = false;
+        for number in std::mem::take(&mut self.copies) {
+            match self.window.ready(number) {
+                Some(Op { kind: Kind::Copy { from }, range, .. }) => {
+                    self.scratch[0].resize(range.len(), 0);
+                    self.data.read_at(from, &mut self.scratch[0])?;
+                    self.data.write_at(range.start, &self.scratch[0])?;
+                    self.window.finish(number);
+                    goes_on = true;
+                }
+                _ => waiting.push(number),
+            }
+        }
+        self.copies = waiting;
+        Ok(goes_on)
+    }
+
+    /// Posts the messages to a neighbour that may be posted.
+    fn send(&mut self, link: usize) -> Result<bool, CollectiveError> {
+        let link = &mut self.links[link];
+        let mut goes_on = false;
+        while link.may_send()
+            && let Some(number) = link.to_send.front().copied()
+            && let Some(op) = self.window.ready(number)
+        {
+            link.to_send.pop_front();
+            self.counts.messages += 1;
+            self.counts.bytes += op.range.len() as u64;
+            let message = &mut self.scratch[0];
+            message.resize(op.range.len(), 0);
+            self.data.read_at(op.range.start, message)?;
+            link.send(message)?;
+            self.window.finish(number);
+            goes_on = true;
+        }
+        Ok(goes_on)
+    }
+
+    /// Consumes the messages of a neighbour whose operations can be done.
+    fn receive(&mut self, link: usize) -> Result<bool, CollectiveError> {
+        let link = &mut self.links[link];
+        let mut goes_on = false;
+        while let Some(bytes) = link.waiting()
+            && let Some(number) = link.to_receive.front().copied()
+            && let Some(Op { kind, range, .. }) = self.window.ready(number)
+        {
+            if bytes != range.len() {
+                return Err(CollectiveError::Unexpected { peer: link.peer });
+            }
+            link.to_receive.pop_front();
+            let [message, sums] = &mut self.scratch;
+            message.resize(bytes, 0);
+            link.consume(message)?;
+            if kind == Kind::Add {
+                sums.resize(bytes, 0);
+                self.data.read_at(range.start, sums)?;
+                self.element.add(sums, message);
+                self.data.write_at(range.start, sums)?;
+            } else {
+                self.data.write_at(range.start, message)?;
+            }
+            self.window.finish(number);
+            goes_on = true;
+        }
+        Ok(goes_on)
+    }
+}
+
+impl std::fmt::Debug for Communicator {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        write!(f, "Communicator({} of {})", self.rank, self.ranks)
+    }
+}
