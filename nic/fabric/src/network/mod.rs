@@ -10,12 +10,15 @@
 
 mod control;
 mod flow;
+mod forwarding;
 mod hop;
 mod port;
 mod setup;
 mod stuck;
 mod tap;
+mod traffic;
 
+pub use forwarding::Forwarding;
 pub use port::PortStats;
 pub use setup::{HostConfig, SetupError};
 
@@ -171,6 +174,8 @@ pub enum Change {
     },
     /// The switches use other routes from now on.
     Routes(Arc<Routes>),
+    /// The switches and hosts use what a subnet manager has written from now on.
+    Tables(Arc<Forwarding>),
     /// A host begins to pause classes, however empty its buffer is, or stops doing so.
     Storm {
         /// The host.
