@@ -54,7 +54,12 @@ impl Forwarding {
     /// # Errors
     /// They name what the topology does not have, or lack some of it.
     pub fn new(tables: &Tables, topology: &Topology) -> Result<Self, TablesError> {
-        for (name, is_host) in tables.hosts.keys().map(|name| (name, true)).chain(tables.switches.keys().map(|name| (name, false))) {
+        for (name, is_host) in tables
+            .hosts
+            .keys()
+            .map(|name| (name, true))
+            .chain(tables.switches.keys().map(|name| (name, false)))
+        {
             let found = topology.nodes.iter().find(|node| node.name == *name);
             if found.is_none_or(|node| (node.kind == Kind::Host) != is_host) {
                 return Err(missing(name, "the topology", is_host));
@@ -85,7 +90,8 @@ impl Forwarding {
             let mut rules = Vec::new();
             for (port, lanes) in between.into_iter().enumerate() {
                 let number = (port + 1).to_string();
-                let of = switch.port.get(&number).ok_or(TablesError::Port { name: name.clone(), port: number })?;
+                let of =
+                    switch.port.get(&number).ok_or(TablesError::Port { name: name.clone(), port: number })?;
                 note(port, of.state);
                 rules.push(PortRules { lanes, arbitration: arbitration(name, of)? });
             }

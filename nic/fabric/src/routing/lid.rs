@@ -55,7 +55,8 @@ mod tests {
     fn each_lid_of_a_host_is_a_way_of_its_own() {
         // Two hosts at node 2: LIDs 1, and 4 and 5.
         let none = LidTables::NO_PORT;
-        let tables = LidTables::new(vec![(1, 0), (4, 1)], vec![vec![], vec![], vec![none, 0, none, none, 1, 2]]);
+        let tables =
+            LidTables::new(vec![(1, 0), (4, 1)], vec![vec![], vec![], vec![none, 0, none, none, 1, 2]]);
         assert_eq!((tables.ports(2, 0), tables.ports(2, 1)), (&[0][..], &[1, 2][..]));
         assert_eq!([0, 1, 2].map(|flow| tables.port(2, 1, flow)), [Some(1), Some(2), Some(1)]);
         assert_eq!((tables.ports(0, 1), tables.ports(0, 0)), (&[0][..], &[][..]));
@@ -63,7 +64,10 @@ mod tests {
 
     #[test]
     fn what_no_table_knows_leads_nowhere() {
-        let tables = LidTables::new(vec![(0, 0), (9, 3), (1, 0)], vec![Vec::new(), Vec::new(), Vec::new(), vec![7; 3]]);
+        let tables = LidTables::new(
+            vec![(0, 0), (9, 3), (1, 0)],
+            vec![Vec::new(), Vec::new(), Vec::new(), vec![7; 3]],
+        );
         assert_eq!((tables.ports(3, 0), tables.ports(3, 1), tables.ports(3, 5)), (&[][..], &[][..], &[][..]));
         assert_eq!((tables.port(3, 1, 0), tables.port(3, 2, 0)), (None, Some(7)));
         let tables = LidTables::new(vec![(1, 0)], vec![Vec::new(), vec![0, LidTables::NO_PORT]]);

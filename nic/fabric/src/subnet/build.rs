@@ -141,7 +141,8 @@ fn build(topology: &Topology, number: NodeId, cables: &[(usize, NodeId)], ends: 
         info::SPEED_ENABLED.set(&mut management.info, 1);
         info::SPEED_ACTIVE.set(&mut management.info, 1);
     }
-    let switch = (!is_host).then(|| Switch { info: switch_attribute(), linear: Vec::new(), multicast: Vec::new() });
+    let switch =
+        (!is_host).then(|| Switch { info: switch_attribute(), linear: Vec::new(), multicast: Vec::new() });
     Node { name: of.name.clone(), guid: emit::guid(number), ports, switch }
 }
 

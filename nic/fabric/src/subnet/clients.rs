@@ -178,7 +178,8 @@ impl Clients {
         if let Some(client) = self.slots.get_mut(slot).and_then(Option::take) {
             self.due.retain(|(to, _)| *to != slot);
             let others = self.slots.iter().flatten();
-            if client.is_manager && !others.into_iter().any(|other| other.at == client.at && other.is_manager) {
+            if client.is_manager && !others.into_iter().any(|other| other.at == client.at && other.is_manager)
+            {
                 self.subnet.set_manager(client.at.node, false);
             }
         }
@@ -270,7 +271,8 @@ impl Clients {
         let data = &answer[CONTROL_DATA..];
         let (id, qp, is_manager) = (word(data, 0), word(data, 4), word(data, 8) != 0);
         let name = data.get(12..44).unwrap_or_default();
-        let name = String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
+        let name =
+            String::from_utf8_lossy(name.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned();
         let node = if name.is_empty() { Some(0) } else { self.named(&name) };
         let slot = self.slots.iter().position(Option::is_none);
         let place = |node: NodeId| self.subnet.nodes.get(node).map(|of| Place { node, port: of.own_port() });
@@ -294,7 +296,8 @@ impl Clients {
 
     /// The node of this name, or that describes itself so.
     fn named(&self, name: &str) -> Option<NodeId> {
-        let described = |node: &super::node::Node| super::smp::description(&node.name, node.switch.is_none()) == name;
+        let described =
+            |node: &super::node::Node| super::smp::description(&node.name, node.switch.is_none()) == name;
         self.subnet.numbers.get(name).copied().or_else(|| self.subnet.nodes.iter().position(described))
     }
 
@@ -351,7 +354,14 @@ impl Clients {
     }
 
     /// Sends an answer of an agent back to the program that asked, if it finds the way.
-    fn reply(&mut self, client: Client, slot: usize, at: Place, mut request: Request, refusal: Option<Refusal>) {
+    fn reply(
+        &mut self,
+        client: Client,
+        slot: usize,
+        at: Place,
+        mut request: Request,
+        refusal: Option<Refusal>,
+    ) {
         request.mad.answer(refusal.map_or(0, Refusal::status));
         let mut request = request.turned();
         let own = self.subnet.nodes.get(at.node).map_or(0, super::node::Node::own_port);

@@ -77,7 +77,9 @@ impl Subnet {
     /// A subnet manager has a link begin anew at this port: both ends are uninitialized, if the link can be up. The other end
     /// tells of it: the one that was told to does not (IBTA volume 1, section 14.2.5.4, PortStateChange).
     pub(super) fn restart(&mut self, at: Place, wire: u64) {
-        let Some((cable, peer)) = self.port(at).and_then(|port| Some((port.cable?, port.peer?))) else { return };
+        let Some((cable, peer)) = self.port(at).and_then(|port| Some((port.cable?, port.peer?))) else {
+            return;
+        };
         let far = Place { node: peer.0, port: peer.1 };
         if let Some(port) = self.port_mut(at).filter(|_| wire != 0) {
             info::PHYSICAL_STATE.set(&mut port.info, wire);

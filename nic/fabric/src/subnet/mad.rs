@@ -105,7 +105,10 @@ impl std::fmt::Debug for Mad {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         let (class, method, attribute) = (self.class(), self.method(), self.attribute());
         let modifier = self.modifier();
-        write!(f, "Mad(class {class:#x}, method {method:#x}, attribute {attribute:#x}, modifier {modifier:#x})")
+        write!(
+            f,
+            "Mad(class {class:#x}, method {method:#x}, attribute {attribute:#x}, modifier {modifier:#x})"
+        )
     }
 }
 

@@ -72,7 +72,9 @@ impl Subnet {
     #[must_use]
     pub fn is_active(&self) -> bool {
         let whole = self.ends.iter().enumerate().filter(|(cable, _)| !self.cut.contains(cable));
-        whole.flat_map(|(_, ends)| ends).all(|end| self.port(*end).is_some_and(|port| port.state() == node::state::ACTIVE))
+        whole
+            .flat_map(|(_, ends)| ends)
+            .all(|end| self.port(*end).is_some_and(|port| port.state() == node::state::ACTIVE))
     }
 
     /// The LID of a node, 0 if it has none yet.

@@ -78,7 +78,8 @@ pub struct PortTraffic {
 
 impl PortTraffic {
     fn plus(&self, other: &Self) -> Self {
-        let lanes = |a: &[u64; LANES], b: &[u64; LANES]| std::array::from_fn(|lane| a[lane].saturating_add(b[lane]));
+        let lanes =
+            |a: &[u64; LANES], b: &[u64; LANES]| std::array::from_fn(|lane| a[lane].saturating_add(b[lane]));
         Self {
             xmit_words: self.xmit_words.saturating_add(other.xmit_words),
             rcv_words: self.rcv_words.saturating_add(other.rcv_words),

@@ -132,8 +132,12 @@ impl Subnet {
                 tables.switches.insert(node.name.clone(), switch_table(node));
             } else if let Some(port) = node.ports.get(1) {
                 let lanes = port.lanes.first().copied().unwrap_or_default();
-                let host =
-                    HostTable { lid: port.lid(), lmc: port.lmc(), sl2vl: lanes_text(&lanes), port: port_table(port) };
+                let host = HostTable {
+                    lid: port.lid(),
+                    lmc: port.lmc(),
+                    sl2vl: lanes_text(&lanes),
+                    port: port_table(port),
+                };
                 tables.hosts.insert(node.name.clone(), host);
             }
         }

@@ -25,7 +25,8 @@ impl Subnet {
         let to = Place { node, port };
         let far = self.port(to)?;
         let is_up = |port: &super::node::Port| {
-            super::node::info::PHYSICAL_STATE.get(&port.info) == physical::LINK_UP && port.state() >= state::INIT
+            super::node::info::PHYSICAL_STATE.get(&port.info) == physical::LINK_UP
+                && port.state() >= state::INIT
         };
         let may_pass = is_up(near)
             && is_up(far)

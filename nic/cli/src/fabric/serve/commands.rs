@@ -48,7 +48,9 @@ impl Command {
             "" => return Ok(None),
             "cut" => Self::Cut(cable()?),
             "mend" => Self::Mend(cable()?),
-            "run" => Self::Run(parse_duration(rest).map_err(|why| format!("`{rest}`: {why}; write `run 5 ms`"))?),
+            "run" => {
+                Self::Run(parse_duration(rest).map_err(|why| format!("`{rest}`: {why}; write `run 5 ms`"))?)
+            }
             "save" => Self::Save((!rest.is_empty()).then(|| rest.into())),
             "status" => Self::Status,
             "help" => Self::Help,
@@ -68,7 +70,10 @@ mod tests {
         assert_eq!(read("cut leaf0>spine1\n"), Some(Command::Cut("leaf0-spine1".to_owned())));
         assert_eq!(read(" mend  leaf0-spine1.2 "), Some(Command::Mend("leaf0-spine1.2".to_owned())));
         assert_eq!(read("run 5 ms"), Some(Command::Run(Duration::from_millis(5))));
-        assert_eq!((read("save"), read("save a b")), (Some(Command::Save(None)), Some(Command::Save(Some("a b".into())))));
+        assert_eq!(
+            (read("save"), read("save a b")),
+            (Some(Command::Save(None)), Some(Command::Save(Some("a b".into()))))
+        );
         assert_eq!((read(""), read("quit")), (None, Some(Command::Quit)));
         for wrong in ["cut", "run", "run five", "fly"] {
             assert!(Command::read(wrong).is_err(), "{wrong}");

@@ -99,9 +99,12 @@ pub(super) fn run(
     let scenario = source.with(&args.changes)?;
     let failed = |error| Problem::scenario(&*source.name, &error);
     let run = scenario.prepare(&source.base, args.seed).map_err(failed)?;
-    let served = Served::new(run).map_err(|why| Problem::Scenario { place: source.name.clone(), why: why.to_string() })?;
-    let sockets = Sockets::bind(&socket)
-        .map_err(|why| Problem::Option { option: "--socket", why: format!("cannot serve as `{socket}`: {why}") })?;
+    let served = Served::new(run)
+        .map_err(|why| Problem::Scenario { place: source.name.clone(), why: why.to_string() })?;
+    let sockets = Sockets::bind(&socket).map_err(|why| Problem::Option {
+        option: "--socket",
+        why: format!("cannot serve as `{socket}`: {why}"),
+    })?;
     out.print(&greeting(&scenario.name, &socket, served.topology()))?;
     let now = Instant::now();
     let mut server = Server {
@@ -133,7 +136,8 @@ fn greeting(scenario: &str, socket: &str, topology: &Topology) -> String {
     let hint = if library.is_none() { " (install ibsim-utils, and write where it is)" } else { "" };
     let library = library.unwrap_or("libumad2sim.so");
     let name = if socket == "sim" { String::new() } else { format!("IBSIM_SOCKNAME={socket} ") };
-    let program = |host: &str, program: &str| format!("  {name}SIM_HOST={host} LD_PRELOAD={library} {program}\n");
+    let program =
+        |host: &str, program: &str| format!("  {name}SIM_HOST={host} LD_PRELOAD={library} {program}\n");
     let (first, last) = (topology.name(0), topology.name(hosts.saturating_sub(1)));
     format!(
         "Serving {scenario} as `{socket}`: {hosts} hosts, {switches} switches, {cables} cables.\n\n\
@@ -241,7 +245,8 @@ impl Server<'_> {
             Ok(cables) => cables,
             Err(why) => return Ok(format!("{why}\n")),
         };
-        let names: Vec<String> = cables.iter().map(|cable| self.served.topology().cable_name(*cable)).collect();
+        let names: Vec<String> =
+            cables.iter().map(|cable| self.served.topology().cable_name(*cable)).collect();
         cables.into_iter().for_each(|cable| self.served.set_cable(cable, is_whole));
         Ok(format!("{} {}\n", if is_whole { "mended" } else { "cut" }, names.join(", ")))
     }
@@ -273,7 +278,9 @@ impl Server<'_> {
         let mut text = self.now();
         let subnet = self.served.subnet();
         let topology = self.served.topology();
-        let lids = |node: usize| format!("  {} lid {} guid {:#018x}\n", topology.name(node), subnet.lid(node), subnet.guid(node));
+        let lids = |node: usize| {
+            format!("  {} lid {} guid {:#018x}\n", topology.name(node), subnet.lid(node), subnet.guid(node))
+        };
         (0..topology.nodes.len()).for_each(|node| text.push_str(&lids(node)));
         let active = (0..topology.cables.len()).filter(|cable| subnet.carries(*cable)).count();
         let programs = self.served.clients().connected().count();
@@ -293,6 +300,7 @@ fn write(tables: &Tables, file: &Path) -> Result<String, Problem> {
     if file.extension().is_some_and(|end| end == "json") {
         return Ok(serde_json::to_string_pretty(tables)? + "\n");
     }
-    let wrong = |why: toml::ser::Error| Problem::Scenario { place: file.display().to_string(), why: why.to_string() };
+    let wrong =
+        |why: toml::ser::Error| Problem::Scenario { place: file.display().to_string(), why: why.to_string() };
     toml::to_string(tables).map_err(wrong)
 }

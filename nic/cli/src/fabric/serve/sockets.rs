@@ -96,7 +96,9 @@ impl Sockets {
             };
             // A slot may be in use by another program than the last one.
             if let Some((slot, id)) = connected
-                && address(&self.base, &format!("in{id}")).and_then(|to| self.slots[slot].connect_addr(&to)).is_err()
+                && address(&self.base, &format!("in{id}"))
+                    .and_then(|to| self.slots[slot].connect_addr(&to))
+                    .is_err()
             {
                 served.disconnect(slot);
                 continue;
@@ -111,7 +113,8 @@ impl Sockets {
         let Ok(probe) = UnixDatagram::unbound() else { return };
         let is_dead = |id: &u32| {
             let to = address(&self.base, &format!("in{id}"));
-            to.and_then(|to| probe.connect_addr(&to)).is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
+            to.and_then(|to| probe.connect_addr(&to))
+                .is_err_and(|error| error.kind() == ErrorKind::ConnectionRefused)
         };
         let dead: Vec<usize> =
             served.clients().connected().filter(|(_, id)| is_dead(id)).map(|(slot, _)| slot).collect();

@@ -31,7 +31,8 @@ impl Subnet {
             self.version += 1;
         }
         let mut data = [NO_PORT; SMP_DATA_LEN];
-        let switch = self.nodes.get(at.node).and_then(|node| node.switch.as_ref()).ok_or(Refusal::Attribute)?;
+        let switch =
+            self.nodes.get(at.node).and_then(|node| node.switch.as_ref()).ok_or(Refusal::Attribute)?;
         data.iter_mut().zip(switch.linear.iter().skip(first)).for_each(|(to, from)| *to = *from);
         Ok(data)
     }
@@ -61,7 +62,8 @@ impl Subnet {
             self.version += 1;
         }
         let mut data = [0; SMP_DATA_LEN];
-        let switch = self.nodes.get(at.node).and_then(|node| node.switch.as_ref()).ok_or(Refusal::Attribute)?;
+        let switch =
+            self.nodes.get(at.node).and_then(|node| node.switch.as_ref()).ok_or(Refusal::Attribute)?;
         for (bytes, group) in data.chunks_exact_mut(2).zip(switch.multicast.iter().skip(first)) {
             bytes.copy_from_slice(&group[mask].to_be_bytes());
         }

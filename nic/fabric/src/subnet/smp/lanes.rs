@@ -41,7 +41,8 @@ impl Subnet {
         request: &[u8; SMP_DATA_LEN],
     ) -> Result<[u8; SMP_DATA_LEN], Refusal> {
         let (block, port) = (modifier >> 16, modifier & 0xFFFF);
-        let port = if self.is_switch_at(at) { u8::try_from(port).map_err(|_| Refusal::Field)? } else { at.port };
+        let port =
+            if self.is_switch_at(at) { u8::try_from(port).map_err(|_| Refusal::Field)? } else { at.port };
         let block = (block as usize).checked_sub(1).ok_or(Refusal::Field)?;
         let port = self.port_mut(Place { node: at.node, port }).ok_or(Refusal::Field)?;
         let table = port.arbitration.get_mut(block).ok_or(Refusal::Field)?;

@@ -52,7 +52,9 @@ impl Subnet {
         let mut data = [0; SMP_DATA_LEN];
         data.copy_from_slice(&mad.data()[..SMP_DATA_LEN]);
         let known = match number {
-            attribute::NODE_DESCRIPTION | attribute::NODE_INFO | attribute::GUID_INFO if verb == Verb::Set => {
+            attribute::NODE_DESCRIPTION | attribute::NODE_INFO | attribute::GUID_INFO
+                if verb == Verb::Set =>
+            {
                 return Err(Refusal::Attribute);
             }
             attribute::NODE_DESCRIPTION => self.node_description(at),
@@ -76,7 +78,9 @@ impl Subnet {
         let node = self.nodes.get(at.node).ok_or(Refusal::Attribute)?;
         let mut data = [0; SMP_DATA_LEN];
         // One byte less than there is room for: some programs want a zero at the end.
-        for (to, from) in data.iter_mut().take(SMP_DATA_LEN - 1).zip(description(&node.name, node.switch.is_none()).bytes()) {
+        for (to, from) in
+            data.iter_mut().take(SMP_DATA_LEN - 1).zip(description(&node.name, node.switch.is_none()).bytes())
+        {
             *to = from;
         }
         Ok(data)
@@ -135,8 +139,12 @@ impl Subnet {
             if group_top >= first + u64::from(MULTICAST_CAP) {
                 return Err(Refusal::Field);
             }
-            let written =
-                [switch_info::LINEAR_TOP, switch_info::DEFAULT_PORTS, switch_info::LIFE_TIME, switch_info::MULTICAST_TOP];
+            let written = [
+                switch_info::LINEAR_TOP,
+                switch_info::DEFAULT_PORTS,
+                switch_info::LIFE_TIME,
+                switch_info::MULTICAST_TOP,
+            ];
             written.iter().for_each(|field| field.copy(request, &mut switch.info));
             // Writing 1 clears it, and 0 leaves it.
             if switch_info::STATE_CHANGE.get(request) == 1 {

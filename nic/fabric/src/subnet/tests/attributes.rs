@@ -26,7 +26,11 @@ fn nodes_tell_who_they_are() {
     assert_eq!(host[20..28], 0x0200_0000_0000_0101u64.to_be_bytes());
     assert_eq!((host[36], &host[28..30]), (1, &[0, 32][..]), "the port of the program, and its P_Keys");
     let leaf = program.get(LEAF, NODE_INFO, 0);
-    assert_eq!((leaf[2], leaf[3], leaf[36]), (2, 4, 1), "a switch with four ports, reached through the first");
+    assert_eq!(
+        (leaf[2], leaf[3], leaf[36]),
+        (2, 4, 1),
+        "a switch with four ports, reached through the first"
+    );
     assert_eq!(leaf[12..20], leaf[20..28], "a switch has one GUID");
     let spine = program.get(SPINE, NODE_INFO, 0);
     assert_eq!((spine[2], spine[3], spine[36]), (2, 2, 1));
@@ -54,7 +58,9 @@ fn the_way_back_is_noted() {
 #[test]
 fn unknown_attributes_and_methods_are_refused() {
     let mut program = program();
-    for (path, attribute) in [(&[][..], SWITCH_INFO), (&[], LINEAR), (&[], MULTICAST), (&[], 0xFF90), (LEAF, 0xFF90), (LEAF, 0x13)] {
+    for (path, attribute) in
+        [(&[][..], SWITCH_INFO), (&[], LINEAR), (&[], MULTICAST), (&[], 0xFF90), (LEAF, 0xFF90), (LEAF, 0x13)]
+    {
         assert_eq!(program.ask(path, attribute, 0).status(), 3 << 2, "{attribute:#x}");
     }
     assert_eq!(program.set(LEAF, NODE_INFO, 0, &[]).status(), 3 << 2, "it cannot be written");
@@ -72,7 +78,11 @@ fn ports_tell_how_they_are() {
     assert_eq!(host[8..16], 0xFE80_0000_0000_0000u64.to_be_bytes());
     assert_eq!((host[28], host[31], host[32] & 15, host[33] >> 4), (1, 2, 2, 5), "port 1, 4x, Init, LinkUp");
     assert_eq!(host[62], 0x23, "EDR of up to EDR: 100 Gb/s");
-    assert_eq!((host[37] >> 4, host[39], host[40], host[41] & 15), (5, 64, 64, 5), "15 lanes, 64 turns, 4096 bytes");
+    assert_eq!(
+        (host[37] >> 4, host[39], host[40], host[41] & 15),
+        (5, 64, 64, 5),
+        "15 lanes, 64 turns, 4096 bytes"
+    );
     let leaf = program.get(LEAF, PORT_INFO, 3);
     assert_eq!((leaf[28], leaf[32] & 15), (1, 2), "reached through port 1");
     let management = program.get(LEAF, PORT_INFO, 0);
@@ -90,7 +100,10 @@ fn a_port_takes_addresses_and_limits_and_refuses_what_cannot_be() {
     let good = [(16, 1), (17, 4), (19, 3), (34, 2), (43, 0x30), (38, 9), (42, 17), (36, 0x42)];
     assert_eq!(program.change(&[], PORT_INFO, 1, &good), 0);
     let now = program.get(&[], PORT_INFO, 1);
-    assert_eq!((&now[16..20], now[34] & 7, now[43] >> 4, now[38], now[42] & 31, now[36]), (&[1, 4, 0, 3][..], 2, 3, 9, 17, 0x42));
+    assert_eq!(
+        (&now[16..20], now[34] & 7, now[43] >> 4, now[38], now[42] & 31, now[36]),
+        (&[1, 4, 0, 3][..], 2, 3, 9, 17, 0x42)
+    );
     let wrong: [(&str, &[(usize, u8)]); 6] = [
         ("a LID of groups", &[(16, 0xC0), (17, 0)]),
         ("LIDs that reach into those of groups", &[(16, 0xBF), (17, 0xFF), (34, 1)]),
@@ -115,7 +128,10 @@ fn a_switch_takes_its_top_and_clears_its_change() {
     let mut program = program();
     let info = program.get(LEAF, SWITCH_INFO, 0);
     assert_eq!((&info[..2], &info[4..6], info[11]), (&[0xC0, 0][..], &[4, 0][..], 0));
-    assert_eq!(program.change(LEAF, SWITCH_INFO, 0, &[(6, 0x12), (7, 0x34), (11, 18 << 3), (18, 0xC0), (19, 5)]), 0);
+    assert_eq!(
+        program.change(LEAF, SWITCH_INFO, 0, &[(6, 0x12), (7, 0x34), (11, 18 << 3), (18, 0xC0), (19, 5)]),
+        0
+    );
     let info = program.get(LEAF, SWITCH_INFO, 0);
     assert_eq!((&info[6..8], info[11], &info[18..20]), (&[0x12, 0x34][..], 18 << 3, &[0xC0, 5][..]));
     assert_eq!(program.change(LEAF, SWITCH_INFO, 0, &[(6, 0xC0), (7, 0)]), 7 << 2);
@@ -143,12 +159,20 @@ fn tables_keep_what_is_written() {
         (&[], ARBITRATION, 1 << 16),
         (LEAF, ARBITRATION, 4 << 16 | 2),
     ] {
-        assert_eq!(program.set(path, attribute, modifier, &bytes).status(), 0, "{attribute:#x} {modifier:#x}");
+        assert_eq!(
+            program.set(path, attribute, modifier, &bytes).status(),
+            0,
+            "{attribute:#x} {modifier:#x}"
+        );
         assert_eq!(program.get(path, attribute, modifier), bytes, "{attribute:#x} {modifier:#x}");
     }
     assert_eq!(program.set(LEAF, SL_TO_VL, 2 << 8 | 3, &bytes).status(), 0);
     assert_eq!(program.get(LEAF, SL_TO_VL, 2 << 8 | 3)[..8], bytes[..8]);
-    assert_ne!(program.get(LEAF, SL_TO_VL, 3 << 8 | 2)[..8], bytes[..8], "the other direction is another table");
+    assert_ne!(
+        program.get(LEAF, SL_TO_VL, 3 << 8 | 2)[..8],
+        bytes[..8],
+        "the other direction is another table"
+    );
     let unwritten = program.get(LEAF, LINEAR, 5);
     assert!(unwritten.iter().all(|port| *port == 0xFF), "what is not written leads nowhere");
     assert_eq!(program.get(LEAF, MULTICAST, 0)[..64], [0; 64], "another position of the same block");

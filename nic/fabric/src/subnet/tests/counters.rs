@@ -52,7 +52,11 @@ fn counters_have_their_places_and_stop_at_their_highest() {
     assert_eq!((answer.lost, answer.status()), (0, 0));
     let data = answer.mad[64..].to_vec();
     assert_eq!(data[1..4], [1, 0xFF, 0xFF], "what was selected");
-    assert_eq!((data[7], number(&data, 8, 2)), (255, 65_535), "links that went down, and damaged packets, at their highest");
+    assert_eq!(
+        (data[7], number(&data, 8, 2)),
+        (255, 65_535),
+        "links that went down, and damaged packets, at their highest"
+    );
     assert_eq!((number(&data, 12, 2), number(&data, 14, 2), data[19]), (12, 19, 15));
     // 72 words of each datagram count too: those by a path within the host cross no cable.
     assert_eq!((number(&data, 24, 4), number(&data, 28, 4)), (0xFFFF_FFFF, 7));
@@ -66,7 +70,11 @@ fn counters_have_their_places_and_stop_at_their_highest() {
     for (attribute, bytes, factor) in [(0x19, 2, 1), (0x1A, 4, 1000), (0x1C, 2, 100)] {
         let data = ask(&mut program, 1, attribute, &[0, 1]).mad[64..].to_vec();
         for lane in 0..16 {
-            assert_eq!(number(&data, 4 + bytes * lane, bytes), factor * lane as u64, "{attribute:#x}, lane {lane}");
+            assert_eq!(
+                number(&data, 4 + bytes * lane, bytes),
+                factor * lane as u64,
+                "{attribute:#x}, lane {lane}"
+            );
         }
     }
 }
@@ -74,13 +82,21 @@ fn counters_have_their_places_and_stop_at_their_highest() {
 #[test]
 fn what_is_selected_is_written() {
     let mut program = addressed();
-    program.clients.set_traffic(0, 0, PortTraffic { rcv_words: 500, xmit_packets: 40, xmit_wait: 30, ..PortTraffic::default() });
+    program.clients.set_traffic(
+        0,
+        0,
+        PortTraffic { rcv_words: 500, xmit_packets: 40, xmit_wait: 30, ..PortTraffic::default() },
+    );
     let mut data = [0; 64];
     // RcvData becomes 2, XmitWait 0; XmitPkts is not selected.
     (data[1], data[2], data[18], data[31]) = (1, 0x20, 1, 2);
     let after = ask(&mut program, 2, COUNTERS, &data).mad[64..].to_vec();
     assert_eq!([28, 32, 40].map(|at| number(&after, at, 4)), [2, 40, 0]);
-    program.clients.set_traffic(0, 0, PortTraffic { rcv_words: 503, xmit_packets: 41, xmit_wait: 31, ..PortTraffic::default() });
+    program.clients.set_traffic(
+        0,
+        0,
+        PortTraffic { rcv_words: 503, xmit_packets: 41, xmit_wait: 31, ..PortTraffic::default() },
+    );
     let after = ask(&mut program, 1, COUNTERS, &[0, 1]).mad[64..].to_vec();
     assert_eq!([28, 32, 40].map(|at| number(&after, at, 4)), [5, 41, 1]);
     let extended = ask(&mut program, 1, EXTENDED, &[0, 1]).mad[64..].to_vec();
@@ -108,7 +124,11 @@ fn a_switch_adds_up_its_ports() {
     (table[1], table[2]) = (1, 0);
     program.set(&[1], 0x19, 0, &table);
     program.change(&[1], 0x12, 0, &[(7, 2)]);
-    for (node_port, path) in [(&[][..], 1), (&[1][..], 1)].iter().map(|(path, port)| (*path, *port)).map(|(path, port)| (path, port)) {
+    for (node_port, path) in [(&[][..], 1), (&[1][..], 1)]
+        .iter()
+        .map(|(path, port)| (*path, *port))
+        .map(|(path, port)| (path, port))
+    {
         assert_eq!(program.state(node_port, path, 3), 0);
     }
     let query = |port| mad(4, 1, EXTENDED, 0, &[], &[0, port]);

@@ -82,12 +82,20 @@ fn a_switch_tells_the_subnet_manager_of_its_links_until_it_is_heard() {
     let (_, first) = program.clients.poll_transmit().expect("a trap of the host that has a manager now");
     let mad = read(&first).mad;
     assert_eq!((&mad[..4], &mad[16..18]), (&[1, 1, 1, 5][..], &[0, 2][..]), "a trap with a notice");
-    assert_eq!((mad[64], &mad[67..72]), (0x84, &[1, 0, 144, 0, 1][..]), "informational, of an adapter, 144, LID 1");
+    assert_eq!(
+        (mad[64], &mad[67..72]),
+        (0x84, &[1, 0, 144, 0, 1][..]),
+        "informational, of an adapter, 144, LID 1"
+    );
     assert_eq!((&mad[76..78], mad[83] & 2), (&[0, 1][..], 2), "its LID, and it is a manager's port now");
     program.clients.set_cable(4, false);
     let (slot, datagram) = program.clients.poll_transmit().expect("a trap of the leaf");
     let mad = read(&datagram).mad;
-    assert_eq!((slot, mad[64], &mad[67..72]), (0, 0x81, &[2, 0, 128, 0, 2][..]), "urgent, of a switch, 128, LID 2");
+    assert_eq!(
+        (slot, mad[64], &mad[67..72]),
+        (0, 0x81, &[2, 0, 128, 0, 2][..]),
+        "urgent, of a switch, 128, LID 2"
+    );
     assert_eq!(mad[74..76], [0, 2], "the switch whose port it is");
     assert!(program.clients.poll_transmit().is_none(), "the spine has no LID");
     program.clients.repeat_traps();

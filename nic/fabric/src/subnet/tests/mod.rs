@@ -47,7 +47,9 @@ fn connect(clients: &mut Clients, id: u32, host: &str, is_manager: bool) -> Cont
 }
 
 fn program_at(mut clients: Clients, host: &str) -> Program {
-    let Control::Connected { slot, .. } = connect(&mut clients, 77, host, false) else { panic!("it connects") };
+    let Control::Connected { slot, .. } = connect(&mut clients, 77, host, false) else {
+        panic!("it connects")
+    };
     Program { clients, slot }
 }
 
@@ -111,7 +113,11 @@ impl Program {
 
     fn get(&mut self, path: &[u8], attribute: u16, modifier: u32) -> Vec<u8> {
         let answer = self.ask(path, attribute, modifier);
-        assert_eq!((answer.lost, answer.status(), answer.mad[3]), (0, 0, 0x81), "{attribute:#x} {modifier:#x}");
+        assert_eq!(
+            (answer.lost, answer.status(), answer.mad[3]),
+            (0, 0, 0x81),
+            "{attribute:#x} {modifier:#x}"
+        );
         answer.data().to_vec()
     }
 

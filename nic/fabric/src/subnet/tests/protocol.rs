@@ -9,7 +9,9 @@ fn clients() -> Clients {
 
 /// The data of an answer to control; none if it is an error.
 fn data(control: &Control) -> Option<&[u8]> {
-    let (Control::Answer(answer) | Control::Connected { answer, .. } | Control::Disconnected { answer, .. }) = control else {
+    let (Control::Answer(answer) | Control::Connected { answer, .. } | Control::Disconnected { answer, .. }) =
+        control
+    else {
         return None;
     };
     (answer[8..12] != [0; 4]).then_some(&answer[16..])
@@ -18,11 +20,18 @@ fn data(control: &Control) -> Option<&[u8]> {
 #[test]
 fn programs_attach_to_nodes_by_name_or_description() {
     let mut clients = clients();
-    for (slot, (asked, given)) in [("", "host0"), ("host2", "host2"), ("host3 rnic0", "host3"), ("spine1", "spine1")].iter().enumerate() {
+    for (slot, (asked, given)) in
+        [("", "host0"), ("host2", "host2"), ("host3 rnic0", "host3"), ("spine1", "spine1")].iter().enumerate()
+    {
         let answer = connect(&mut clients, 100 + slot as u32, asked, false);
-        assert!(matches!(answer, Control::Connected { slot: own, id, .. } if own == slot && id == 100 + slot as u32));
+        assert!(
+            matches!(answer, Control::Connected { slot: own, id, .. } if own == slot && id == 100 + slot as u32)
+        );
         let data = data(&answer).expect("it is attached");
-        assert_eq!((data[0] as usize, &data[12..12 + given.len()], data[12 + given.len()]), (slot, given.as_bytes(), 0));
+        assert_eq!(
+            (data[0] as usize, &data[12..12 + given.len()], data[12 + given.len()]),
+            (slot, given.as_bytes(), 0)
+        );
     }
     assert_eq!(data(&connect(&mut clients, 1, "host9", false)), None, "no such node");
     assert_eq!(clients.connected().count(), 4);
@@ -69,14 +78,20 @@ fn one_manager_at_a_node_gets_what_is_for_it() {
     let mut program = program_at(clients(), "host1");
     // Two programs at the first host; the second one has the manager.
     let first = connect(&mut program.clients, 200, "host0", false);
-    let Control::Connected { slot: manager, .. } = connect(&mut program.clients, 201, "host0", true) else { panic!("a slot") };
+    let Control::Connected { slot: manager, .. } = connect(&mut program.clients, 201, "host0", true) else {
+        panic!("a slot")
+    };
     assert!(data(&first).is_some());
     assert_eq!(data(&connect(&mut program.clients, 202, "host0", true)), None, "a second manager");
     // SMInfo, by a path from the second host to the first.
     program.clients.handle_request(program.slot, &request(0xFFFF, &mad(0x81, 1, 0x20, 0, &[1, 1], &[])));
     let (slot, datagram) = program.clients.poll_transmit().expect("it is passed on");
     let mut passed = read(&datagram).mad;
-    assert_eq!((slot, passed[3], passed[9]), (manager, 1, program.slot as u8), "with the slot of the one that asks");
+    assert_eq!(
+        (slot, passed[3], passed[9]),
+        (manager, 1, program.slot as u8),
+        "with the slot of the one that asks"
+    );
     (passed[3], passed[4]) = (0x81, 0x80);
     program.clients.handle_request(manager, &request(0xFFFF, &passed));
     let (slot, datagram) = program.clients.poll_transmit().expect("the answer");

@@ -10,7 +10,12 @@ fn datagram() -> impl Strategy<Value = Vec<u8>> {
     let modifier = prop_oneof![0u32..8, any::<u32>(), (0u32..6, 0u32..6).prop_map(|(a, b)| a << 16 | b)];
     let path = prop::collection::vec(0u8..6, 0..6);
     let near = (class, prop_oneof![Just(1u8), Just(2), Just(0x81), any::<u8>()], attribute, modifier, path);
-    let near = (near, prop::collection::vec(any::<u8>(), 0..=64), 0u16..9, prop::collection::vec((0usize..288, any::<u8>()), 0..4));
+    let near = (
+        near,
+        prop::collection::vec(any::<u8>(), 0..=64),
+        0u16..9,
+        prop::collection::vec((0usize..288, any::<u8>()), 0..4),
+    );
     let near = near.prop_map(|((class, method, attribute, modifier, path), data, lid, flips)| {
         let lid = if class == 0x81 { 0xFFFF } else { lid };
         let mut datagram = request(lid, &mad(class, method, attribute, modifier, &path, &data)).to_vec();
