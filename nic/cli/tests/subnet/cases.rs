@@ -21,8 +21,8 @@ hosts_per_leaf = 2
 model = "infiniband"
 
 [[workload]]
-pattern = "flows"
-flow = [{ from = "host0", to = "host3", name = "across" }]
+pattern = "incast"
+to = "host3"
 bytes = "1 MB"
 priority = 0
 "#;
@@ -120,7 +120,7 @@ fn configured(test: &str, scenario: &str, most: usize) -> Option<(Fabric, Graph)
 fn opensm_configures_a_leaf_spine() {
     let Some((mut fabric, graph)) = configured("leaf-spine", LEAF_SPINE, 4) else { return };
     assert_eq!((graph.cables.len(), graph.switches.len()), (16, 4));
-    if installed(&["iblinkinfo", "ibstat", "ibqueryerrors"]).is_none() {
+    if installed(&["iblinkinfo", "ibstat", "perfquery"]).is_none() {
         return;
     }
     let links = fabric.program("host2", "iblinkinfo", &["-l"]);
@@ -129,7 +129,7 @@ fn opensm_configures_a_leaf_spine() {
     let state = fabric.program("host3", "ibstat", &[]);
     let lid = format!("Base lid: {}", graph.lids["host3"]);
     assert!(state.contains("State: Active") && state.contains(&lid), "{state}");
-    // A megabyte from host0 to host3, and not before virtual time moves on.
+    // A megabyte from each of the others to host3, and not before virtual time moves on.
     let counters = |fabric: &Fabric, host: &str| {
         let printed = fabric.program("host1", "perfquery", &["-x", &graph.lids[host].to_string(), "1"]);
         let number = |name: &str| -> u64 {
@@ -143,15 +143,13 @@ fn opensm_configures_a_leaf_spine() {
     };
     let before = [counters(&fabric, "host0"), counters(&fabric, "host3")];
     let told = fabric.tell("run 5 ms", "at 5ms");
-    assert!(told.contains(" 0 dropped") && told.contains("1 flows finished"), "{told}");
+    assert!(told.contains(" 0 dropped") && told.contains("3 flows finished"), "{told}");
     let after = [counters(&fabric, "host0"), counters(&fabric, "host3")];
     let (sent, came) = (after[0].0 - before[0].0, after[1].1 - before[1].1);
     // 250,000 words of data in packets of 4 KiB, each with headers of 8 + 12 bytes and 4 of ICRC, the first with 16 more.
     let least = 250_000 + 245 * 24 / 4;
     assert!((least..least + 2_000).contains(&sent), "{sent}");
-    assert!((least..least + 2_000).contains(&came), "{came}");
-    let errors = fabric.program("host1", "ibqueryerrors", &[]);
-    assert!(errors.contains("0 nodes have errors"), "{errors}");
+    assert!((3 * least..3 * (least + 2_000)).contains(&came), "{came}");
 }
 
 #[test]
@@ -162,7 +160,7 @@ fn opensm_configures_a_fat_tree() {
 
 #[test]
 fn opensm_routes_around_a_cut_cable_and_answers_queries() {
-    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo", "saquery"]) else { return };
+    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo", "saquery", "ibqueryerrors"]) else { return };
     let mut fabric = Fabric::serve("cut", LEAF_SPINE, library);
     // Sweeps only when a trap tells that something has changed.
     let _opensm = fabric.manage(&["-s", "0"]);
@@ -175,8 +173,10 @@ fn opensm_routes_around_a_cut_cable_and_answers_queries() {
         manager.contains("SMINFO_MASTER") && manager.contains(&format!("sm lid {}", graph.lids["host0"])),
         "{manager}"
     );
-    let nodes = fabric.program("host3", "saquery", &["-N", &graph.lids["host2"].to_string()]);
+    let nodes = fabric.program("host3", "saquery", &["NR", &graph.lids["host2"].to_string()]);
     assert!(nodes.contains("host2 rnic0"), "{nodes}");
+    let errors = fabric.program("host1", "ibqueryerrors", &[]);
+    assert!(errors.contains("8 nodes checked, 0 bad nodes found"), "{errors}");
     let uses = |tables: &Tables, leaf: &str, spine: &str| {
         let hosts = graph.hosts();
         let pairs = hosts
@@ -236,7 +236,12 @@ fn tables_with_a_credit_loop_deadlock_and_others_do_not() {
     let Some(library) = installed(&["opensm", "ibnetdiscover"]) else { return };
     for (engine, has_circle) in [("minhop", true), ("updn", false)] {
         let mut fabric = Fabric::serve(&format!("ring-{engine}"), RING, library);
-        let log = fabric.configure(&["-R", engine]);
+        // In a ring no switch is a root by itself.
+        let topo = rnic(fabric.folder(), &["fabric", "topo", "fabric.toml", "--ibnet"]);
+        let root = Graph::read(&text(&topo.stdout)).guids["s0"];
+        let roots = fabric.folder().join("roots");
+        std::fs::write(&roots, format!("{root:#018x}\n")).unwrap();
+        let log = fabric.configure(&["-R", engine, "-a", roots.to_str().unwrap()]);
         assert!(log.contains("SUBNET UP"), "{log}");
         fabric.until("All links are active");
         let graph = discover(&fabric, "host1");
