@@ -160,7 +160,9 @@ fn opensm_configures_a_fat_tree() {
 
 #[test]
 fn opensm_routes_around_a_cut_cable_and_answers_queries() {
-    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo", "saquery", "ibqueryerrors"]) else { return };
+    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo", "saquery", "ibqueryerrors"]) else {
+        return;
+    };
     let mut fabric = Fabric::serve("cut", LEAF_SPINE, library);
     // Sweeps only when a trap tells that something has changed.
     let _opensm = fabric.manage(&["-s", "0"]);
