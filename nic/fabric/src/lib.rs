@@ -14,6 +14,7 @@
 //! - [`workload`]: who sends what to whom.
 //! - [`run`]: devices at the hosts, and flows between their queue pairs.
 //! - [`report`]: what came out.
+//! - [`subnet`]: agents that a subnet manager finds, and the tables that it writes.
 //! - [`scenario`]: all of that from a file, with what must come out.
 
 #![forbid(unsafe_code)]
@@ -24,6 +25,7 @@ pub mod report;
 pub mod routing;
 pub mod run;
 pub mod scenario;
+pub mod subnet;
 pub mod switch;
 pub mod topology;
 mod words;

@@ -5,14 +5,17 @@
 
 mod build;
 mod dependencies;
+mod lid;
 #[cfg(test)]
 mod tests;
 
 pub use dependencies::{Channel, Dependencies};
+pub use lid::LidTables;
 
 use crate::topology::{Kind, NodeId, Topology, TopologyError};
 use serde::Deserialize;
 use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
 
 /// Which ways packets may take, as it is written in a file.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Deserialize)]
@@ -109,6 +112,8 @@ struct Plan {
     failed: BTreeSet<usize>,
     /// By node and host.
     fixed: BTreeMap<(NodeId, usize), Vec<u16>>,
+    /// Tables by LID, which take the place of all else.
+    by_lid: Option<Arc<LidTables>>,
 }
 
 /// For each node and each host, the ports that lead to the host.
@@ -166,7 +171,19 @@ impl Routes {
             failed.extend(topology.cables_named(name)?);
         }
         let fixed = resolve(topology, &config.fixed)?;
-        Ok(Self::build(topology, Plan { roots, failed, fixed }))
+        Ok(Self::build(topology, Plan { roots, failed, fixed, by_lid: None }))
+    }
+
+    /// The ways of tables by LID, as a subnet manager writes them.
+    #[must_use]
+    pub fn by_lid(topology: &Topology, tables: Arc<LidTables>) -> Self {
+        Self::build(topology, Plan { by_lid: Some(tables), ..Plan::default() })
+    }
+
+    /// The tables by LID, if these are the ways of such.
+    #[must_use]
+    pub fn lid_tables(&self) -> Option<&LidTables> {
+        self.plan.by_lid.as_deref()
     }
 
     /// These routes with entries that are as they are written.
@@ -199,6 +216,9 @@ impl Routes {
     /// The ports of `node` that lead to `host`; empty if none does.
     #[must_use]
     pub fn ports(&self, node: NodeId, host: usize) -> &[u16] {
+        if let Some(tables) = &self.plan.by_lid {
+            return tables.ports(node, host);
+        }
         self.list(node, host).and_then(|list| self.ports_of(list)).unwrap_or_default()
     }
 

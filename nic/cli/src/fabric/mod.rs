@@ -2,7 +2,7 @@
 //!
 //! A scenario is a file (`source`), which the command line may change (`set`). It runs with one seed or several, over the cores
 //! of the machine (`jobs`, `seeds`). Results become text (`text`, `table`), JSON (`document`), CSV (`csv`) and pictures (`picture`).
-//! `compare` shows several runs side by side, and `sweep` runs grids of parameters, on several machines if need be.
+//! `compare` shows several runs side by side, and `serve` is for programs that manage subnets, and `sweep` runs grids of parameters, on several machines if need be.
 
 mod compare;
 mod csv;
@@ -13,6 +13,7 @@ mod jobs;
 mod picture;
 mod run;
 mod seeds;
+mod serve;
 mod set;
 mod show;
 mod source;
@@ -50,6 +51,8 @@ enum Command {
     Compare(compare::Args),
     /// Describe a scenario's topology: hosts, switches, cables, ways, and whether buffers can wait in a circle.
     Topo(topo::Args),
+    /// Have a subnet manager, such as OpenSM, configure a scenario's fabric.
+    Serve(serve::Args),
     /// Run a scenario with all combinations of parameters and seeds, over the cores of this machine.
     Sweep(sweep::Args),
     /// Make one table of the results of sweeps.
@@ -64,6 +67,7 @@ impl Command {
             Self::Run(args) => run::run(args, stop, out),
             Self::Compare(args) => compare::run(args, stop, out),
             Self::Topo(args) => topo::run(args, out),
+            Self::Serve(args) => serve::run(args, stop, out),
             Self::Sweep(args) => sweep::run(args, stop, out),
             Self::Merge(args) => sweep::merge(args, out),
         }

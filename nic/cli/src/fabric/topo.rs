@@ -48,7 +48,7 @@ pub(super) fn run(args: &Args, out: &mut Output<'_>) -> Result<Status, Problem> 
     } else if args.ibnet {
         emit::ibnetdiscover(&topology)
     } else {
-        let routes = Routes::new(&topology, &scenario.routing).map_err(|error| failed(error.into()))?;
+        let routes = scenario.routes(&source.base, &topology).map_err(failed)?;
         let hosts = hosts(&topology, if args.all { usize::MAX } else { HOSTS });
         let name = &scenario.name;
         format!("{name}\n\n{}\n\nHosts\n{hosts}\nRoutes\n{}", topology.describe(), circle(&topology, &routes))

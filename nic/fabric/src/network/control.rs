@@ -127,13 +127,14 @@ impl Fabric {
     pub(super) fn change(&mut self, number: usize) {
         match self.planned[number].clone() {
             Change::Routes(routes) => self.routes = routes,
+            Change::Tables(tables) => self.forward_by(&tables),
             Change::Cable { cable, is_up } => self.cut(cable, is_up),
             Change::Storm { host, classes } => self.storm(host, classes),
         }
     }
 
     /// Cuts or repairs a cable.
-    fn cut(&mut self, cable: usize, is_up: bool) {
+    pub(super) fn cut(&mut self, cable: usize, is_up: bool) {
         for (node, port) in self.ends_of(cable) {
             let at = &mut self.nodes[node].ports[port];
             if at.is_up == is_up {

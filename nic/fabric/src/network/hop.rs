@@ -118,6 +118,9 @@ impl Fabric {
         let node = &mut self.nodes[src];
         let Some(port) = node.ports.first_mut() else { return };
         let class = self.host.queue_of(port, class);
+        if port.credit.is_some() && class >= 15 {
+            return self.drop_packet(src, 0, number, Drop::NoLane);
+        }
         port.queues.push(class, Waiting { packet: number, bytes, since: now });
         // The device may believe that the NIC is fuller than it is: of what it just sent, one packet may be on the wire.
         if let Role::Host(host) = &mut node.role
@@ -178,6 +181,7 @@ impl Fabric {
         self.expire(node, port);
         let at = &mut self.nodes[node].ports[port];
         let eligible = at.eligible(now);
+        at.note_waits(now, eligible);
         let Some(queue) = at.queues.next(eligible) else { return self.wait(node, port) };
         let Some(first) = at.queues.take(queue, now) else { return };
         self.transmit(node, port, queue, first);
@@ -249,6 +253,7 @@ impl Fabric {
         }
         at.stats.packets += 1;
         at.stats.bytes += u64::from(first.bytes);
+        at.flow.send(now, queue, travelling.packet.len());
         self.tally.hops += 1;
         if at.bit_errors > 0.0 {
             let (errors, bits) = (at.bit_errors, 8.0 * f64::from(first.bytes));
@@ -312,8 +317,9 @@ impl Fabric {
     /// A packet leaves the queues of a node: accounts, room and credit follow.
     pub(super) fn leave(&mut self, node: NodeId, port: usize, queue: usize, first: Waiting) {
         let (entry, class) = self.packets[first.packet as usize].entry;
-        let low = self.host.queue / 2;
+        let (low, now) = (self.host.queue / 2, self.now);
         let Node { ports, role, .. } = &mut self.nodes[node];
+        ports[port].flow.end_wait(now, queue);
         match role {
             Role::Host(host) => {
                 let bit = 1 << queue;
@@ -342,6 +348,8 @@ impl Fabric {
         if at.cuts != cuts {
             return self.drop_packet(node, number, packet, Drop::CableCut);
         }
+        let bytes = self.packets[packet as usize].packet.len();
+        self.nodes[node].ports[number].flow.receive(bytes);
         match &self.nodes[node].role {
             Role::Host(_) => self.deliver(node, number, packet),
             Role::Switch(switch) => {
@@ -403,13 +411,15 @@ impl Fabric {
             return;
         }
         let ways = self.routes.ports(node, dst);
+        let by_lid = self.routes.lid_tables().map(|tables| tables.port(node, dst, travelling.flow));
         let Node { ports, role: Role::Switch(switch), .. } = &mut self.nodes[node] else { return };
         let tos = travelling.packet.ip.tos;
         let class = if is_infiniband { tos >> 5 } else { switch.classes[usize::from(tos >> 2)] };
-        let out = match ways {
-            [] => return self.refuse(node, port, packet, Drop::NoRoute),
-            [only] => *only,
-            several => {
+        let out = match (by_lid, ways) {
+            (Some(Some(port)), _) => port,
+            (Some(None), _) | (None, []) => return self.refuse(node, port, packet, Drop::NoRoute),
+            (None, [only]) => *only,
+            (None, several) => {
                 let Travelling { flow, qp, src, .. } = *travelling;
                 let leaf = |host: usize| self.leaves.get(host).copied().unwrap_or_default();
                 let (src_leaf, dst_leaf, now_picos) = (leaf(src), leaf(dst), picos(now));
@@ -453,8 +463,11 @@ impl Fabric {
                 class
             }
             None => {
-                let config = &self.configs[switch.config].vl;
-                let lane = config.sl2vl[usize::from(tos >> 5)];
+                let level = usize::from(tos >> 5);
+                let lane = match &ports[out].sl2vl {
+                    Some(lanes) => lanes.get(port).map_or(15, |of| of[level]),
+                    None => self.configs[switch.config].vl.sl2vl[level],
+                };
                 if lane >= 15 {
                     return self.refuse(node, port, packet, Drop::NoLane);
                 }

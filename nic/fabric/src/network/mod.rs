@@ -10,13 +10,16 @@
 
 mod control;
 mod flow;
+mod forwarding;
 mod hop;
 mod port;
 mod reduction;
 mod setup;
 mod stuck;
 mod tap;
+mod traffic;
 
+pub use forwarding::Forwarding;
 pub use port::PortStats;
 pub use reduction::{ReductionConfig, ReductionError, ReductionStats};
 pub use setup::{HostConfig, SetupError};
@@ -177,6 +180,8 @@ pub enum Change {
     },
     /// The switches use other routes from now on.
     Routes(Arc<Routes>),
+    /// The switches and hosts use what a subnet manager has written from now on.
+    Tables(Arc<Forwarding>),
     /// A host begins to pause classes, however empty its buffer is, or stops doing so.
     Storm {
         /// The host.

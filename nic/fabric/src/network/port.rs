@@ -5,11 +5,13 @@ use crate::switch::queues::{QUEUES, Queues, Selection};
 use crate::topology::{Cable, NodeId};
 use cc::dcqcn::CongestionPoint;
 use cc::pfc::{PRIORITIES, Paused, Verdict, Watchdog};
-use cc::{LineClock, Rate};
+use cc::{LineClock, Rate, vl};
 use std::collections::BTreeMap;
 use time::{Duration, Instant};
 
 use super::Drop;
+use super::forwarding::Lanes;
+use super::traffic::Flow;
 
 /// What a port has counted.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
@@ -61,6 +63,9 @@ pub(super) struct Port {
     /// Credit of what leaves, and of what arrives, with InfiniBand's model.
     pub(super) credit: Option<Box<[lanes::Sender; lanes::LANES]>>,
     pub(super) lanes: Option<Box<[lanes::Receiver; lanes::LANES]>>,
+    /// The lanes of service levels, and the turns of lanes, if a subnet manager has written them.
+    pub(super) sl2vl: Option<Lanes>,
+    pub(super) arbitration: Option<vl::Config>,
     /// When the port looks again, if that is in the agenda.
     pub(super) looks: Option<Instant>,
     /// Classes whose pauses are repeated.
@@ -68,6 +73,8 @@ pub(super) struct Port {
     /// Whether its packets are captured.
     pub(super) is_captured: bool,
     pub(super) stats: PortStats,
+    /// What performance management counts beside.
+    pub(super) flow: Flow,
 }
 
 impl Port {
@@ -89,11 +96,19 @@ impl Port {
             watchdogs: None,
             credit: None,
             lanes: None,
+            sl2vl: None,
+            arbitration: None,
             looks: None,
             repeats: 0,
             is_captured: false,
             stats: PortStats::default(),
+            flow: Flow::default(),
         }
+    }
+
+    /// Notes which queues have to wait, though the line is free.
+    pub(super) fn note_waits(&mut self, now: Instant, eligible: u16) {
+        self.flow.note_waits(now, self.queues.waiting(), eligible);
     }
 
     /// The queues that may send now.

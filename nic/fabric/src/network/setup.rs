@@ -60,9 +60,11 @@ impl Default for HostConfig {
 impl HostConfig {
     /// The queue of a priority at a NIC's port.
     pub(super) fn queue_of(&self, port: &Port, priority: usize) -> usize {
-        match port.credit {
-            None => priority,
-            Some(_) => usize::from(self.lanes[priority]),
+        match (&port.credit, &port.sl2vl) {
+            (None, _) => priority,
+            (Some(_), None) => usize::from(self.lanes[priority]),
+            // A host has one table.
+            (Some(_), Some(lanes)) => lanes.first().map_or(15, |of| usize::from(of[priority])),
         }
     }
 }

@@ -74,7 +74,9 @@ impl Routes {
         }
         let mut take = |host: &usize| {
             let column = self.columns.get(*host).and_then(|column| known.get_mut(*column as usize));
-            own[*host] || column.is_some_and(|known| !std::mem::replace(known, true))
+            self.lid_tables().is_some()
+                || own[*host]
+                || column.is_some_and(|known| !std::mem::replace(known, true))
         };
         (0..hosts).filter(|host| take(host)).collect()
     }

@@ -18,10 +18,11 @@ pub use changes::{ChangeConfig, ChangeError};
 pub use expect::{Bound, Expect, Verdict};
 pub use variants::Outcome;
 
-use crate::network::{Fabric, HostConfig, SetupError};
+use crate::network::{Fabric, Forwarding, HostConfig, SetupError};
 use crate::report::{Report, Sampler};
 use crate::routing::{self, Routes, RoutingError};
 use crate::run::{NicConfig, Run, RunError};
+use crate::subnet::TablesError;
 use crate::switch::SwitchConfig;
 use crate::topology::{self, NodeId, Shape, Topology, TopologyError};
 use crate::words;
@@ -63,6 +64,9 @@ pub struct Scenario {
     /// The ways that packets may take.
     #[serde(default)]
     pub routing: routing::Config,
+    /// Ways, lanes and turns that a subnet manager has written. They take the place of `routing`.
+    #[serde(default)]
+    pub subnet: Option<SubnetConfig>,
     /// The load.
     #[serde(default)]
     pub workload: Vec<Workload>,
@@ -90,6 +94,14 @@ pub struct Scenario {
     /// Ports that are captured.
     #[serde(skip)]
     pub captures: Vec<PortCapture>,
+}
+
+/// What a subnet manager has written.
+#[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SubnetConfig {
+    /// The file of `rnic fabric serve --save`, relative to the folder of this one.
+    pub tables: PathBuf,
 }
 
 const fn once() -> u32 {
@@ -133,6 +145,9 @@ pub enum ScenarioError {
     /// The ways.
     #[error("routing: {0}")]
     Routing(#[from] RoutingError),
+    /// The tables of a subnet manager.
+    #[error("subnet: {0}")]
+    Subnet(#[from] TablesError),
     /// A workload.
     #[error("workload {number}: {why}")]
     Workload {
@@ -196,7 +211,8 @@ impl Scenario {
         Ok(self.topology.build(base)?)
     }
 
-    /// The files that it and its variants name, as they name them: topologies and traces of other simulators.
+    /// The files that it and its variants name, as they name them: topologies and traces of other simulators, and
+    /// the tables of subnet managers.
     #[must_use]
     pub fn files(&self) -> Vec<&Path> {
         let topology = match &self.topology.shape {
@@ -207,7 +223,8 @@ impl Scenario {
             Pattern::Trace { file, .. } => Some(&**file),
             _ => None,
         });
-        let own = topology.into_iter().chain(traces);
+        let tables = self.subnet.as_ref().map(|subnet| &*subnet.tables);
+        let own = topology.into_iter().chain(traces).chain(tables);
         let variants = self.variants.iter().flat_map(|(_, variant)| variant.files());
         own.chain(variants).collect()
     }
@@ -235,7 +252,8 @@ impl Scenario {
     /// Something in it does not fit together.
     pub fn fabric(&self, base: &Path, seed: u64) -> Result<Fabric, ScenarioError> {
         let topology = self.topology(base)?;
-        let routes = Routes::new(&topology, &self.routing)?;
+        let forwarding = self.forwarding(base, &topology)?;
+        let routes = self.routes_by(forwarding.as_ref(), &topology)?;
         let mut changes = Vec::new();
         for (number, change) in (1..).zip(&self.change) {
             let planned = change.plan(&topology);
@@ -245,8 +263,35 @@ impl Scenario {
         let (configs, of_node) = self.switch_configs(&topology)?;
         let of_node = |node: NodeId| of_node.get(node).copied().unwrap_or(0);
         let mut fabric = Fabric::new(topology, routes, self.host.clone(), configs, of_node, seed)?;
+        if let Some(forwarding) = &forwarding {
+            fabric.forward_by(forwarding);
+        }
         changes.into_iter().for_each(|(at, change)| fabric.plan(BEGINNING + at, change));
         Ok(fabric)
+    }
+
+    /// The ways of the scenario in this topology, which is its own.
+    ///
+    /// # Errors
+    /// They name what the topology does not have.
+    pub fn routes(&self, base: &Path, topology: &Topology) -> Result<Routes, ScenarioError> {
+        self.routes_by(self.forwarding(base, topology)?.as_ref(), topology)
+    }
+
+    fn routes_by(
+        &self,
+        forwarding: Option<&Forwarding>,
+        topology: &Topology,
+    ) -> Result<Routes, ScenarioError> {
+        match forwarding {
+            Some(forwarding) => Ok(forwarding.routes(topology)),
+            None => Ok(Routes::new(topology, &self.routing)?),
+        }
+    }
+
+    fn forwarding(&self, base: &Path, topology: &Topology) -> Result<Option<Forwarding>, ScenarioError> {
+        let read = |subnet: &SubnetConfig| Forwarding::read(&base.join(&subnet.tables), topology);
+        Ok(self.subnet.as_ref().map(read).transpose()?)
     }
 
     /// The settings of all kinds of switches, and the kind of each node.

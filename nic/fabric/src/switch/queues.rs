@@ -78,6 +78,11 @@ impl Queues {
         Self { queues: Default::default(), selection, waiting: 0, bytes: 0, peak: 0 }
     }
 
+    /// Selects in another way from now on.
+    pub(crate) fn select_by(&mut self, selection: Selection) {
+        self.selection = selection;
+    }
+
     /// Puts a packet at the end of a queue.
     pub(crate) fn push(&mut self, number: usize, waiting: Waiting) {
         let queue = &mut self.queues[number];

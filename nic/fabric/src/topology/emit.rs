@@ -34,12 +34,17 @@ const PORTS: [(u8, &str, u64); 21] = [
 const FIRST_GUID: u64 = 0x0200_0000_0000_0000;
 
 /// The port that carries the most without carrying more than the rate, or else the slowest.
-fn port_of(rate: Rate) -> (u8, &'static str) {
+pub(crate) fn port_of(rate: Rate) -> (u8, &'static str) {
     let most = rate.bits_per_second() / 1_000_000;
     let fitting = PORTS.iter().filter(|(.., mbps)| *mbps <= most);
     // Of equal rates `reduce` keeps the first.
     let best = fitting.reduce(|best, next| if next.2 > best.2 { next } else { best });
     best.map_or((1, "SDR"), |(lanes, speed, _)| (*lanes, speed))
+}
+
+/// The globally unique identifier of a node. Those of the ports of a host follow it.
+pub(crate) const fn guid(node: NodeId) -> u64 {
+    FIRST_GUID | (node as u64 + 1) << 8
 }
 
 /// The topology as ibnetdiscover(8) prints it and ibsim reads it.
@@ -50,7 +55,6 @@ fn port_of(rate: Rate) -> (u8, &'static str) {
 pub fn ibnetdiscover(topology: &Topology) -> String {
     let ports = topology.ports();
     let far = far_ports(topology);
-    let guid = |node: NodeId| FIRST_GUID | (node as u64 + 1) << 8;
     let mut text = String::new();
     for (node, (this, of)) in topology.nodes.iter().zip(&ports).enumerate() {
         let (kind, key) = match this.kind {

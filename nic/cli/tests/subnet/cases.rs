@@ -1,0 +1,259 @@
+//! The cases.
+
+use super::fabric::{Fabric, installed, rnic, text};
+use super::graph::{Graph, Tables};
+use std::collections::BTreeSet;
+use std::path::Path;
+use std::time::{Duration, Instant};
+
+const LEAF_SPINE: &str = r#"
+name = "managed"
+about = "Two leaves and two spines that a subnet manager configures."
+until = "10 ms"
+
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts_per_leaf = 2
+
+[switch]
+model = "infiniband"
+
+[[workload]]
+pattern = "incast"
+to = "host3"
+bytes = "1 MB"
+priority = 0
+"#;
+
+const FAT_TREE: &str = r#"
+name = "fat-tree"
+about = "A fat tree that a subnet manager configures."
+until = "1 ms"
+
+[topology]
+kind = "fat-tree"
+k = 4
+"#;
+
+/// Five switches in a ring, each with a host, which sends to the second next. Shortest ways form a circle.
+const RING: &str = r#"
+name = "ring"
+about = "A ring that a subnet manager configures."
+until = "5 ms"
+
+[topology]
+kind = "ring"
+switches = 5
+hosts_per_switch = 1
+
+[switch]
+model = "infiniband"
+
+[nic]
+timeout = 8
+
+[[workload]]
+pattern = "flows"
+priority = 0
+flow = [
+    { from = "host0", to = "host2", name = "a" },
+    { from = "host1", to = "host3", name = "b" },
+    { from = "host2", to = "host4", name = "c" },
+    { from = "host3", to = "host0", name = "d" },
+    { from = "host4", to = "host1", name = "e" },
+]
+"#;
+
+/// The subnet as ibnetdiscover sees it from a host, which has to be what rnic says of the topology.
+fn discover(fabric: &Fabric, host: &str) -> Graph {
+    let seen = Graph::read(&fabric.program(host, "ibnetdiscover", &[]));
+    let topo = rnic(fabric.folder(), &["fabric", "topo", "fabric.toml", "--ibnet"]);
+    let told = Graph::read(&text(&topo.stdout));
+    assert!(!told.cables.is_empty());
+    assert_eq!((&seen.cables, &seen.guids, &seen.switches), (&told.cables, &told.guids, &told.switches));
+    seen
+}
+
+fn tables(fabric: &Fabric) -> Tables {
+    Tables::read(&fabric.folder().join("tables.toml")).expect("tables were saved")
+}
+
+/// Whether all walks of all pairs of hosts arrive over this many cables at most.
+fn all_arrive(graph: &Graph, tables: &Tables, most: usize) -> Result<(), String> {
+    for from in graph.hosts() {
+        for to in graph.hosts().into_iter().filter(|to| *to != from) {
+            let way = graph.walk(tables, &from, &to);
+            if way.as_ref().is_none_or(|way| way.len() > most) {
+                return Err(format!("{from} to {to}: {way:?}"));
+            }
+        }
+    }
+    Ok(())
+}
+
+fn have_lids(graph: &Graph) {
+    let lids: BTreeSet<u16> = graph.lids.values().copied().collect();
+    assert_eq!(
+        (lids.len(), graph.lids.len()),
+        (graph.guids.len(), graph.guids.len()),
+        "LIDs are unique: {lids:?}"
+    );
+    assert!(!lids.contains(&0));
+}
+
+/// OpenSM configures a scenario's fabric once, and all pairs of hosts reach each other.
+fn configured(test: &str, scenario: &str, most: usize) -> Option<(Fabric, Graph)> {
+    let library = installed(&["opensm", "ibnetdiscover"])?;
+    let fabric = Fabric::serve(test, scenario, library);
+    let log = fabric.configure(&[]);
+    assert!(log.contains("SUBNET UP"), "{log}");
+    fabric.until("All links are active");
+    let graph = discover(&fabric, "host1");
+    have_lids(&graph);
+    all_arrive(&graph, &tables(&fabric), most).unwrap();
+    Some((fabric, graph))
+}
+
+#[test]
+fn opensm_configures_a_leaf_spine() {
+    let Some((mut fabric, graph)) = configured("leaf-spine", LEAF_SPINE, 4) else { return };
+    assert_eq!((graph.cables.len(), graph.switches.len()), (16, 4));
+    if installed(&["iblinkinfo", "ibstat", "perfquery"]).is_none() {
+        return;
+    }
+    let links = fabric.program("host2", "iblinkinfo", &["-l"]);
+    let active = links.lines().filter(|line| line.contains("Active/  LinkUp")).count();
+    assert_eq!(active, 16, "each end of each cable\n{links}");
+    let state = fabric.program("host3", "ibstat", &[]);
+    let lid = format!("Base lid: {}", graph.lids["host3"]);
+    assert!(state.contains("State: Active") && state.contains(&lid), "{state}");
+    // A megabyte from each of the others to host3, and not before virtual time moves on.
+    let counters = |fabric: &Fabric, host: &str| {
+        let printed = fabric.program("host1", "perfquery", &["-x", &graph.lids[host].to_string(), "1"]);
+        let number = |name: &str| -> u64 {
+            let line = printed
+                .lines()
+                .find(|line| line.starts_with(name))
+                .unwrap_or_else(|| panic!("{name}\n{printed}"));
+            line.rsplit('.').next().unwrap().trim().parse().unwrap()
+        };
+        (number("PortXmitData"), number("PortRcvData"))
+    };
+    let before = [counters(&fabric, "host0"), counters(&fabric, "host3")];
+    let told = fabric.tell("run 5 ms", "at 5ms");
+    assert!(told.contains(" 0 dropped") && told.contains("3 flows finished"), "{told}");
+    let after = [counters(&fabric, "host0"), counters(&fabric, "host3")];
+    let (sent, came) = (after[0].0 - before[0].0, after[1].1 - before[1].1);
+    // 250,000 words of data in packets of 4 KiB, each with headers of 8 + 12 bytes and 4 of ICRC, the first with 16 more.
+    let least = 250_000 + 245 * 24 / 4;
+    assert!((least..least + 2_000).contains(&sent), "{sent}");
+    assert!((3 * least..3 * (least + 2_000)).contains(&came), "{came}");
+}
+
+#[test]
+fn opensm_configures_a_fat_tree() {
+    let Some((_, graph)) = configured("fat-tree", FAT_TREE, 6) else { return };
+    assert_eq!((graph.cables.len(), graph.switches.len()), (96, 20));
+}
+
+#[test]
+fn opensm_routes_around_a_cut_cable_and_answers_queries() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo", "saquery", "ibqueryerrors"]) else {
+        return;
+    };
+    let mut fabric = Fabric::serve("cut", LEAF_SPINE, library);
+    // Sweeps only when a trap tells that something has changed.
+    let _opensm = fabric.manage(&["-s", "0"]);
+    fabric.until("All links are active");
+    let graph = discover(&fabric, "host1");
+    have_lids(&graph);
+    all_arrive(&graph, &tables(&fabric), 4).unwrap();
+    let manager = fabric.program("host3", "sminfo", &[]);
+    assert!(
+        manager.contains("SMINFO_MASTER") && manager.contains(&format!("sm lid {}", graph.lids["host0"])),
+        "{manager}"
+    );
+    let nodes = fabric.program("host3", "saquery", &["NR", &graph.lids["host2"].to_string()]);
+    assert!(nodes.contains("host2 rnic0"), "{nodes}");
+    let errors = fabric.program("host1", "ibqueryerrors", &[]);
+    assert!(errors.contains("8 nodes checked, 0 bad nodes found"), "{errors}");
+    let uses = |tables: &Tables, leaf: &str, spine: &str| {
+        let hosts = graph.hosts();
+        let pairs = hosts
+            .iter()
+            .flat_map(|from| hosts.iter().map(move |to| (from, to)))
+            .filter(|(from, to)| from != to);
+        pairs.filter_map(|(from, to)| graph.walk(tables, from, to)).flatten().any(|end| {
+            let far = &graph.cables[&end].0;
+            end.0 == leaf && far == spine || end.0 == spine && far == leaf
+        })
+    };
+    assert!(uses(&tables(&fabric), "leaf0", "spine1"), "so that it matters whether the cable is there");
+    fabric.tell("cut leaf0>spine1", "cut leaf0-spine1");
+    let end = Instant::now() + Duration::from_secs(60);
+    loop {
+        let arrive = Tables::read(&fabric.folder().join("tables.toml"));
+        let arrive =
+            arrive.filter(|tables| all_arrive(&graph, tables, 4).is_ok() && !uses(tables, "leaf0", "spine1"));
+        if arrive.is_some() {
+            break;
+        }
+        assert!(Instant::now() < end, "OpenSM does not route around the cable");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// What a run of the ring with saved tables says: the number of ports that are stuck, and its packets' hops.
+fn run_ring(folder: &Path, tables: &str) -> (f64, String) {
+    let scenario = format!(
+        "{RING}\n[subnet]\ntables = \"{tables}\"\n\n[[expect]]\nmetric = \"stuck\"\nmin = 0\nsource = \"any\"\n"
+    );
+    std::fs::write(folder.join("replay.toml"), scenario).unwrap();
+    let run = || rnic(folder, &["fabric", "run", "replay.toml", "--json", "-"]);
+    let output = run();
+    assert_eq!(output.stdout, run().stdout, "the same tables and the same seed give the same bytes");
+    let document: serde_json::Value =
+        serde_json::from_slice(&output.stdout).unwrap_or_else(|_| panic!("{}", text(&output.stderr)));
+    let told = text(&rnic(folder, &["fabric", "topo", "replay.toml"]).stdout);
+    let stuck = find(&document, "stuck").unwrap_or_else(|| panic!("{document}"));
+    (stuck, told)
+}
+
+/// The first number of this name in a document.
+fn find(value: &serde_json::Value, name: &str) -> Option<f64> {
+    match value {
+        serde_json::Value::Object(entries) => entries
+            .get(name)
+            .and_then(serde_json::Value::as_f64)
+            .or_else(|| entries.values().find_map(|of| find(of, name))),
+        serde_json::Value::Array(entries) => entries.iter().find_map(|of| find(of, name)),
+        _ => None,
+    }
+}
+
+#[test]
+fn tables_with_a_credit_loop_deadlock_and_others_do_not() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover"]) else { return };
+    for (engine, has_circle) in [("minhop", true), ("updn", false)] {
+        let mut fabric = Fabric::serve(&format!("ring-{engine}"), RING, library);
+        // In a ring no switch is a root by itself.
+        let topo = rnic(fabric.folder(), &["fabric", "topo", "fabric.toml", "--ibnet"]);
+        let root = Graph::read(&text(&topo.stdout)).guids["s0"];
+        let roots = fabric.folder().join("roots");
+        std::fs::write(&roots, format!("{root:#018x}\n")).unwrap();
+        let log = fabric.configure(&["-R", engine, "-a", roots.to_str().unwrap()]);
+        assert!(log.contains("SUBNET UP"), "{log}");
+        fabric.until("All links are active");
+        let graph = discover(&fabric, "host1");
+        let tables = tables(&fabric);
+        all_arrive(&graph, &tables, 6).unwrap();
+        assert_eq!(graph.has_circle(&tables), has_circle, "{engine}");
+        let told = fabric.tell("run 5 ms", "at 5ms");
+        assert_eq!(told.contains("stuck for ever"), has_circle, "{engine}: {told}");
+        let (stuck, topo) = run_ring(fabric.folder(), "tables.toml");
+        assert_eq!(stuck > 0.0, has_circle, "{engine}: {stuck} ports");
+        assert_eq!(topo.contains("lossless traffic can deadlock"), has_circle, "{topo}");
+    }
+}

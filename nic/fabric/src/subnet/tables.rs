@@ -1,0 +1,213 @@
+//! What a subnet manager has written, by the names of nodes, so that a file of it can be read, compared and used again.
+//!
+//! For `rnic fabric serve`, which writes it, and for scenarios, whose switches forward by it
+//! ([`Forwarding`](crate::network::Forwarding)).
+
+use super::Subnet;
+use super::node::{NO_PORT, Node, Port, info, state, switch_info};
+use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+
+/// The tables of all nodes.
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct Tables {
+    /// By the name of the host.
+    #[serde(rename = "host")]
+    pub hosts: BTreeMap<String, HostTable>,
+    /// By the name of the switch.
+    #[serde(rename = "switch")]
+    pub switches: BTreeMap<String, SwitchTable>,
+}
+
+/// A host.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostTable {
+    /// Its first LID; 0 if it has none.
+    pub lid: u16,
+    /// It has two to the power of this many LIDs.
+    pub lmc: u8,
+    /// The lanes of its service levels, 0 to 15, with commas.
+    pub sl2vl: String,
+    /// Its port.
+    pub port: PortTable,
+}
+
+/// A switch.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchTable {
+    /// Its LID; 0 if it has none.
+    pub lid: u16,
+    /// By LID: the port that leads there, from 1; 0 for the switch itself, and 255 for nowhere.
+    pub lft: Vec<u8>,
+    /// By LID of a group, in hexadecimal: the ports that lead to its members.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub mft: BTreeMap<String, Vec<u8>>,
+    /// The lanes of service levels between most ports.
+    pub sl2vl: String,
+    /// Those between other ports, such as `3>1` for packets that come in through port 3 and leave through port 1.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sl2vl_of: BTreeMap<String, String>,
+    /// By the number of the port, from 1.
+    pub port: BTreeMap<String, PortTable>,
+}
+
+/// A port.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct PortTable {
+    /// The state of the link at this end.
+    pub state: LinkState,
+    /// Turns of high priority: lane and weight of each, such as `0:4,1:0`.
+    pub vlarb_high: String,
+    /// Turns of low priority.
+    pub vlarb_low: String,
+    /// What high priority may send before low priority has a turn, in units of 4096 bytes; 255 for no limit.
+    pub high_limit: u8,
+}
+
+/// The state of a link at one of its ends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
+pub enum LinkState {
+    /// The cable is cut, or the port disabled.
+    Down,
+    /// It carries subnet management.
+    Init,
+    /// It carries what comes in, too.
+    Armed,
+    /// It carries data.
+    Active,
+}
+
+/// Why tables cannot be used.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum TablesError {
+    /// The file cannot be read.
+    #[error("cannot read {file}: {why}")]
+    Read {
+        /// The file.
+        file: String,
+        /// Why not.
+        why: String,
+    },
+    /// A node of the tables that the topology does not have, or the other way round.
+    #[error("`{name}` is not in {place} as a {kind}: the tables are those of another topology")]
+    Node {
+        /// The node.
+        name: String,
+        /// Where it is missing.
+        place: &'static str,
+        /// What it is.
+        kind: &'static str,
+    },
+    /// A port that a node does not have.
+    #[error("`{name}` has no port `{port}`")]
+    Port {
+        /// The node.
+        name: String,
+        /// The port, as it is written.
+        port: String,
+    },
+    /// Text that is no table.
+    #[error("`{name}`: `{text}` is no table of lanes")]
+    Lanes {
+        /// The node.
+        name: String,
+        /// The text.
+        text: String,
+    },
+}
+
+impl Subnet {
+    /// What has been written until now.
+    #[must_use]
+    pub fn tables(&self) -> Tables {
+        let mut tables = Tables::default();
+        for node in &self.nodes {
+            if node.switch.is_some() {
+                tables.switches.insert(node.name.clone(), switch_table(node));
+            } else if let Some(port) = node.ports.get(1) {
+                let lanes = port.lanes.first().copied().unwrap_or_default();
+                let host = HostTable {
+                    lid: port.lid(),
+                    lmc: port.lmc(),
+                    sl2vl: lanes_text(&lanes),
+                    port: port_table(port),
+                };
+                tables.hosts.insert(node.name.clone(), host);
+            }
+        }
+        tables
+    }
+}
+
+fn switch_table(node: &Node) -> SwitchTable {
+    let mut table = SwitchTable {
+        lid: node.ports.first().map_or(0, Port::lid),
+        lft: Vec::new(),
+        mft: BTreeMap::new(),
+        sl2vl: String::new(),
+        sl2vl_of: BTreeMap::new(),
+        port: BTreeMap::new(),
+    };
+    if let Some(switch) = &node.switch {
+        let top = switch_info::LINEAR_TOP.get(&switch.info) as usize;
+        table.lft = switch.linear.iter().take(top + 1).copied().collect();
+        let used = table.lft.iter().rposition(|port| *port != NO_PORT).map_or(0, |last| last + 1);
+        table.lft.truncate(used);
+        for (group, masks) in (0xC000u16..).zip(&switch.multicast) {
+            let is_member = |port: &u8| masks[usize::from(port / 16)] >> (port % 16) & 1 == 1;
+            let ports: Vec<u8> = (0..=node.port_count()).filter(is_member).collect();
+            if !ports.is_empty() {
+                table.mft.insert(format!("{group:#06x}"), ports);
+            }
+        }
+    }
+    let mut lanes = BTreeMap::<[u8; 8], Vec<(u8, u8)>>::new();
+    for (entry, port) in (0u8..).zip(&node.ports).skip(1) {
+        table.port.insert(entry.to_string(), port_table(port));
+        for (out, of) in (0u8..).zip(&port.lanes).skip(1) {
+            lanes.entry(*of).or_default().push((entry, out));
+        }
+    }
+    // Of equally many, the first.
+    let most = lanes.iter().rev().max_by_key(|(_, ports)| ports.len()).map(|(of, _)| *of).unwrap_or_default();
+    table.sl2vl = lanes_text(&most);
+    for (of, ports) in lanes.into_iter().filter(|(of, _)| *of != most) {
+        let text = lanes_text(&of);
+        table.sl2vl_of.extend(ports.into_iter().map(|(entry, out)| (format!("{entry}>{out}"), text.clone())));
+    }
+    table
+}
+
+fn port_table(port: &Port) -> PortTable {
+    let turns = |blocks: [usize; 2]| {
+        let mut pairs: Vec<[u8; 2]> = blocks
+            .iter()
+            .flat_map(|block| port.arbitration[*block].chunks_exact(2).map(|pair| [pair[0] & 15, pair[1]]))
+            .collect();
+        let used = pairs.iter().rposition(|pair| *pair != [0, 0]).map_or(0, |last| last + 1);
+        pairs.truncate(used);
+        pairs.iter().map(|[lane, weight]| format!("{lane}:{weight}")).collect::<Vec<_>>().join(",")
+    };
+    PortTable {
+        state: match port.state() {
+            state::INIT => LinkState::Init,
+            state::ARMED => LinkState::Armed,
+            state::ACTIVE => LinkState::Active,
+            _ => LinkState::Down,
+        },
+        vlarb_high: turns([2, 3]),
+        vlarb_low: turns([0, 1]),
+        high_limit: info::HIGH_LIMIT.get(&port.info) as u8,
+    }
+}
+
+fn lanes_text(lanes: &[u8; 8]) -> String {
+    let numbers = lanes.iter().flat_map(|pair| [pair >> 4, pair & 15]);
+    numbers.map(|lane| lane.to_string()).collect::<Vec<_>>().join(",")
+}
