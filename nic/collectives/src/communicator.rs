@@ -170,7 +170,7 @@ impl Communicator {
             if ok { Ok(()) } else { Err(CollectiveError::Range { what, value, advice }) }
         };
         let Settings { piece, slots } = *settings;
-        range("piece", piece, piece >= 8 && piece <= 1 << 30, "write 8 to 1 GiB")?;
+        range("piece", piece, (8..=1 << 30).contains(&piece), "write 8 to 1 GiB")?;
         range("slots", slots.into(), (2..=MOST_SLOTS).contains(&slots), "write 2 to 1024")?;
         let mut peers = peers.to_vec();
         peers.sort_unstable();
