@@ -1,8 +1,9 @@
 //! `rnic fabric`: switches and cables between NICs, in virtual time.
 //!
 //! A scenario is a file (`source`), which the command line may change (`set`). It runs with one seed or several, over the cores
-//! of the machine (`jobs`, `seeds`). Results become text (`text`, `table`), JSON (`document`), CSV (`csv`) and pictures (`picture`).
-//! `compare` shows several runs side by side, and `serve` is for programs that manage subnets, and `sweep` runs grids of parameters, on several machines if need be.
+//! of the machine (`jobs`, `seeds`). Results become text (`text`, `table`), JSON (`document`), CSV (`csv`) and pictures
+//! (`picture`). `compare` shows several runs side by side, and `sweep` runs grids of parameters, on several machines if need be.
+//! `serve` is for programs that manage subnets.
 
 mod compare;
 mod csv;
