@@ -251,7 +251,9 @@ impl QueuePair {
             return;
         }
         let answered = self.requester.unacked.distance_from(before);
-        if let Some(left) = self.requester.flight.answer(u32::try_from(answered).unwrap_or(0)) {
+        if !self.requester.flight.is_empty()
+            && let Some(left) = self.requester.flight.answer(u32::try_from(answered).unwrap_or(0))
+        {
             self.requester.patience.measure(now, left);
         }
         if self.requester.next_psn.is_before(self.requester.unacked) {

@@ -38,6 +38,7 @@ use crate::wire::selective::MAX_LEN;
 use crate::work::{RecvWr, SendFlags, SendWr, WcStatus, WorkCompletion};
 use requester::Requester;
 use responder::{Responder, TakenRecv};
+use selective::OnDemand;
 use time::Instant;
 
 /// The largest message: 2^31 bytes (IBTA C9-94).
@@ -464,7 +465,11 @@ impl QueuePair {
 
     /// Whether selective repeat found a loss since this was last asked.
     pub fn noticed_loss(&mut self) -> bool {
-        self.requester.flight.take_noticed()
+        let noticed = self.requester.flight.noticed();
+        if noticed {
+            self.requester.flight.told();
+        }
+        noticed
     }
 
     /// Whether a request comes beyond a gap, and selective repeat would keep it if the peer understands that.
@@ -604,7 +609,7 @@ impl QueuePair {
             return;
         }
         self.state = QpState::Err;
-        self.responder.held.clear();
+        self.responder.held = OnDemand::default();
         self.flush_sends(host);
         if let Some(recv) = self.responder.abandon_message().or_else(|| self.responder.take_spare()) {
             self.flush_recv(&recv, host);

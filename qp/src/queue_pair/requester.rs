@@ -9,7 +9,7 @@ mod local;
 mod patience;
 
 use super::reasons::Heard;
-use super::selective::{Flight, MAX_FLIGHT};
+use super::selective::{Flight, MAX_FLIGHT, OnDemand};
 use super::{Failure, FailureContext, QueuePair, Tuning};
 use crate::attr::{QpAttr, QpState};
 use crate::ids::Psn;
@@ -132,7 +132,7 @@ pub(super) struct Requester {
     /// Why the failed work request cannot be sent. Nothing after it starts, so there is at most one.
     pub(super) cause: Option<Box<Failure>>,
     /// What is known of each PSN in flight, with selective repeat.
-    pub(super) flight: Flight,
+    pub(super) flight: OnDemand<Flight>,
     /// The number of the last message started, counted from 1 (SSN, IBTA 9.7.7.2.5).
     pub(super) ssn: u32,
     /// The number of the last message that the peer has advertised a receive for, if it advertises credits (LSN,
@@ -197,7 +197,7 @@ impl Requester {
         self.next_psn = psn;
         self.sent_end = psn;
         self.unacked = psn;
-        self.flight = Flight::default();
+        self.flight = OnDemand::default();
     }
 
     pub(super) fn refill_retries(&mut self, attr: &QpAttr) {
@@ -239,7 +239,9 @@ impl Requester {
         self.position = 0;
         self.next_psn = self.unacked;
         self.responses_due = 0;
-        self.flight.clear();
+        if !self.flight.is_empty() {
+            self.flight.clear();
+        }
         for wqe in self.queue.iter_mut().take_while(|w| w.started) {
             wqe.sent = wqe.acked;
             wqe.responses_due = 0;
@@ -572,7 +574,9 @@ impl QueuePair {
             self.repeat();
         } else {
             // Whatever the peer holds: this is go-back-N.
-            self.requester.flight.clear();
+            if !self.requester.flight.is_empty() {
+                self.requester.flight.clear();
+            }
             self.retry(host);
         }
     }

@@ -15,7 +15,7 @@ use super::{FailureContext, PacketDrop, QueuePair, Refused};
 use crate::attr::{QpState, QpType};
 use crate::ids::{PdId, Psn};
 use crate::memory::{Access, AccessError, Domain, Host, Memory, QpEvent};
-use crate::queue_pair::selective::Held;
+use crate::queue_pair::selective::{Held, OnDemand};
 use crate::wire::opcode::Operation as WireOperation;
 use crate::wire::packet::Packet;
 use crate::wire::syndrome::{NakCode, Syndrome};
@@ -195,7 +195,7 @@ pub(super) struct Responder {
     /// Whether the next response carries BECN.
     echo: bool,
     /// Requests beyond a gap, and whether the peer understands what is said of them.
-    pub(super) held: Held,
+    pub(super) held: OnDemand<Held>,
     pub(super) tells: bool,
     /// A selective acknowledgement leaves behind all responses.
     pub(super) report_due: bool,
@@ -399,7 +399,9 @@ impl QueuePair {
         match self.execute(packet, host) {
             Ok(psns) => {
                 self.responder.expected = psn.plus(psns);
-                self.responder.held.advance(psns);
+                if !self.responder.held.is_empty() {
+                    self.responder.held.advance(psns);
+                }
                 // READs and atomics are answered by their data.
                 if packet.ack_req() && !self.answers_itself(packet) && self.responder.acknowledge(psn) {
                     self.counters.ack_deferred += 1;

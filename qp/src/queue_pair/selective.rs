@@ -18,6 +18,7 @@
 
 use crate::wire::selective::{MAX_SPAN, SelectiveAck};
 use std::collections::VecDeque;
+use std::ops::{Deref, DerefMut};
 use time::Instant;
 
 /// The greatest number of PSNs in flight, and of those that a responder holds: what a selective acknowledgement can tell of.
@@ -29,6 +30,55 @@ const MAX_HELD: usize = 1 << 20;
 
 /// The greatest number of later packets that may overtake one before it counts as lost.
 const MAX_TOLERANCE: u64 = 256;
+
+/// State that most queue pairs never have: it takes no room before it is changed for the first time.
+#[derive(Debug)]
+pub(super) struct OnDemand<T>(Option<Box<T>>);
+
+impl<T> Default for OnDemand<T> {
+    fn default() -> Self {
+        Self(None)
+    }
+}
+
+impl<T: Empty> Deref for OnDemand<T> {
+    type Target = T;
+
+    fn deref(&self) -> &T {
+        self.0.as_deref().unwrap_or(T::EMPTY)
+    }
+}
+
+impl<T: Empty + Default> DerefMut for OnDemand<T> {
+    fn deref_mut(&mut self) -> &mut T {
+        self.0.get_or_insert_default()
+    }
+}
+
+/// State with a value that says nothing.
+pub(super) trait Empty: 'static {
+    const EMPTY: &'static Self;
+}
+
+impl Empty for Held {
+    const EMPTY: &'static Self = &Self { places: VecDeque::new(), bytes: 0, duplicates: 0 };
+}
+
+impl Empty for Flight {
+    const EMPTY: &'static Self = &Self {
+        sent: VecDeque::new(),
+        departures: 0,
+        newest: 0,
+        lost: 0,
+        held: 0,
+        tolerance: 0,
+        duplicates: 0,
+        forgiven: 0,
+        calm: 0,
+        suspects: false,
+        noticed: false,
+    };
+}
 
 /// Packets that arrived beyond a gap.
 #[derive(Debug, Default)]
@@ -83,11 +133,6 @@ impl Held {
             self.places.clear();
         }
         Some(packet)
-    }
-
-    pub(super) fn clear(&mut self) {
-        self.places.clear();
-        self.bytes = 0;
     }
 
     /// Says what is held.
@@ -330,9 +375,14 @@ impl Flight {
         self.sent.len().saturating_sub(self.landed() as usize)
     }
 
-    /// Whether something was lost since this was last asked.
-    pub(super) fn take_noticed(&mut self) -> bool {
-        std::mem::take(&mut self.noticed)
+    /// Whether something was lost since the last [`told`](Self::told).
+    pub(super) const fn noticed(&self) -> bool {
+        self.noticed
+    }
+
+    /// It is known now that something was lost.
+    pub(super) fn told(&mut self) {
+        self.noticed = false;
     }
 }
 
@@ -361,6 +411,13 @@ mod tests {
     }
 
     #[test]
+    fn a_queue_pair_without_selective_repeat_has_no_room_for_it() {
+        let mut held = OnDemand::<Held>::default();
+        assert!(held.is_empty() && held.0.is_none() && size_of::<OnDemand<Flight>>() == 8);
+        assert!(held.hold(1, b"one") && !held.is_empty());
+    }
+
+    #[test]
     fn what_is_held_comes_out_in_order_and_within_bounds() {
         let mut held = Held::default();
         assert!(held.hold(2, b"two") && held.hold(3, b"three") && held.hold(2, b"two"));
@@ -374,8 +431,6 @@ mod tests {
         assert!(held.hold(MAX_SPAN, b"last") && !held.hold(MAX_SPAN + 1, b"beyond"));
         let big = vec![0; MAX_HELD / 2];
         assert!(held.hold(1, &big) && !held.hold(2, &big));
-        held.clear();
-        assert!(held.hold(2, &big) && held.hold(1, &big));
     }
 
     #[test]
@@ -383,7 +438,9 @@ mod tests {
         let mut flight = flight(6);
         flight.report(&ack(&[2, 4], 0), 0, 0);
         assert_eq!((repeat_all(&mut flight), flight.landed()), (vec![0, 1, 3], 2));
-        assert!(flight.take_noticed() && !flight.take_noticed());
+        assert!(flight.noticed());
+        flight.told();
+        assert!(!flight.noticed());
         flight.report(&ack(&[2, 4, 5], 0), 0, 0);
         assert_eq!(repeat_all(&mut flight), [0; 0], "they are on their way");
         flight.report(&ack(&[1, 2, 4, 5], 0), 0, 0);

@@ -68,6 +68,7 @@ const EXPECTED: &[(u8, &str, u8, bool)] = &[
     (183, "XRC SEND_ONLY_INV", 20, true),
     (192, "RNIC FLOW_CONTROL", 12, true),
     (193, "RNIC PAUSE", 12, true),
+    (194, "RNIC SELECTIVE_ACK", 16, true),
     (195, "RNIC TELEMETRY", 12, true),
 ];
 
