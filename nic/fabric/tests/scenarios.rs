@@ -45,6 +45,7 @@ scenarios! {
     late_joiner "late-joiner"
     dcqcn_stability "dcqcn-stability"
     congestion_control "congestion-control"
+    hpcc "hpcc"
     pfc_deadlock "pfc-deadlock"
     pfc_deadlock_ring "pfc-deadlock-ring"
     credit_deadlock "credit-deadlock"

@@ -90,7 +90,7 @@ impl HostEnd {
         };
         // Ports by which rnic recognises rnic are left out: hosts are NICs like any others, unless they have to be rnic's. Of
         // those ports there are 268.
-        let is_ours = nic.selective_repeat;
+        let is_ours = nic.selective_repeat || policy.as_ref().is_some_and(cc::Policy::uses_telemetry);
         let ports =
             rnic_core::datagram::SOURCE_PORTS.filter(|port| rnic_core::engine::has_sign(*port) == is_ours);
         let setup = DeviceSetup {
@@ -99,7 +99,7 @@ impl HostEnd {
             source_ports: Some(ports.take(SOURCE_PORTS).collect()),
             mtu: Mtu::from_bytes(nic.mtu).unwrap_or(Mtu::B4096),
             peer_window: Some(u32::MAX),
-            partner: PartnerSetup { is_foreign: !is_ours, ..PartnerSetup::offering(is_ours) },
+            partner: PartnerSetup { is_foreign: !is_ours, ..PartnerSetup::offering(nic.selective_repeat) },
             rate: RateConfig { policy, train_time: nic.train_time, port_rate: None, foreign_cnp: true },
             ..DeviceSetup::default()
         };

@@ -19,7 +19,7 @@ macro_rules! builtin {
 }
 
 builtin! {
-    "incast" "late-joiner" "dcqcn-stability" "congestion-control" "pfc-deadlock" "pfc-deadlock-ring"
+    "incast" "late-joiner" "dcqcn-stability" "congestion-control" "hpcc" "pfc-deadlock" "pfc-deadlock-ring"
     "credit-deadlock" "pfc-storm" "victim-flow" "misconfigured-pfc" "ecmp-collision"
     "ecmp-vs-flowlet-vs-spray" "permutation" "permutation-spray" "incast-htsim" "loss-sweep"
     "go-back-n-vs-selective-repeat" "credit-bdp" "ib-vs-roce" "link-failure" "mixed-storage" "all-reduce"
