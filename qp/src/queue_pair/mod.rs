@@ -456,37 +456,6 @@ impl QueuePair {
         }
     }
 
-    /// PSNs that are sent and neither answered, nor lost, nor held by the peer.
-    #[must_use]
-    pub fn in_flight(&self) -> u32 {
-        let sent = self.next_psn().distance_from(self.unacked_psn());
-        u32::try_from(sent).unwrap_or(0).saturating_sub(self.requester.flight.landed())
-    }
-
-    /// Whether selective repeat found a loss since this was last asked.
-    pub fn noticed_loss(&mut self) -> bool {
-        let noticed = self.requester.flight.noticed();
-        if noticed {
-            self.requester.flight.told();
-        }
-        noticed
-    }
-
-    /// Whether a request comes beyond a gap, and selective repeat would keep it if the peer understands that.
-    #[must_use]
-    pub fn may_hold(&self, packet: &Packet<'_>) -> bool {
-        self.config.tuning.selective_repeat
-            && packet.info().is_request
-            && self.config.qp_type.is_reliable()
-            && packet.psn().distance_from(self.responder.expected_psn()) > 0
-    }
-
-    /// Says whether the peer understands selective acknowledgements; if it does not, the responder goes on as without selective
-    /// repeat.
-    pub fn set_selective_peer(&mut self, understands: bool) {
-        self.responder.tells = understands && self.config.tuning.selective_repeat;
-    }
-
     /// The number of packets in flight after the last one that asked for an acknowledgement. The peer does not
     /// acknowledge them until another packet asks.
     #[must_use]
