@@ -16,7 +16,7 @@ pub enum Control {
     /// Telemetry, hop by hop: a word as it is, if no rate has its code.
     Telemetry(Vec<Result<Hop, u64>>),
     /// What a responder holds beyond a gap.
-    SelectiveAck(SelectiveAck),
+    SelectiveAck(Box<SelectiveAck>),
     /// A payload whose length fits none of them.
     Malformed,
 }
@@ -33,7 +33,7 @@ impl Control {
             Operation::Telemetry => packet
                 .telemetry()
                 .map(|words| Self::Telemetry(words.map(|word| Hop::from_word(word).ok_or(word)).collect())),
-            Operation::SelectiveAck => packet.selective_ack().map(Self::SelectiveAck),
+            Operation::SelectiveAck => packet.selective_ack().map(|ack| Self::SelectiveAck(Box::new(ack))),
             _ => return None,
         };
         Some(said.unwrap_or(Self::Malformed))

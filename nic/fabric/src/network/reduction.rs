@@ -112,6 +112,9 @@ struct Part {
     slots: Vec<Slot>,
 }
 
+/// The ports of a switch towards its children in the tree of a group, and that towards its parent; the root has none.
+type Branch = (Vec<u16>, Option<u16>);
+
 impl Part {
     fn slot(&mut self, block: u32) -> &mut Slot {
         let slots = self.slots.len();
@@ -251,11 +254,8 @@ impl Fabric {
     }
 
     /// For each switch that takes part: the ports to its children, and that to its parent.
-    fn reduction_tree(
-        &self,
-        hosts: &[usize],
-    ) -> Result<BTreeMap<NodeId, (Vec<u16>, Option<u16>)>, ReductionError> {
-        let mut parts: BTreeMap<NodeId, (Vec<u16>, Option<u16>)> = BTreeMap::new();
+    fn reduction_tree(&self, hosts: &[usize]) -> Result<BTreeMap<NodeId, Branch>, ReductionError> {
+        let mut parts: BTreeMap<NodeId, Branch> = BTreeMap::new();
         let mut root = super::setup::root(&self.topology).ok_or(ReductionError::NoTree)?;
         for host in hosts {
             let mut node = *host;
