@@ -43,7 +43,8 @@ const fn mask(bits: u32) -> u64 {
 pub struct Hop(u64);
 
 impl Hop {
-    /// A record of a port with this rate, at `at`, which has sent so many bytes since it exists, and in which so many wait.
+    /// The record that a port of this rate makes at `at`. `sent` is the number of bytes that it has ever sent, `waiting` the number
+    /// of bytes in its queues.
     #[must_use]
     pub fn new(rate: Rate, at: Instant, sent: u64, waiting: u64) -> Self {
         let code = code_of(rate);

@@ -5,7 +5,7 @@
 //! [`Communicator`](crate::Communicator) runs those at the same time that do not depend on each other.
 //!
 //! The operations of all ranks have one common order, in which each receive comes behind its send. Every rank's schedule is a
-//! part of that order. So the first operation in it that is not done yet can always go on, and no schedule stops for ever.
+//! part of that order. So the first operation in it that is not done yet can always go on, and no schedule deadlocks.
 
 mod steps;
 #[cfg(test)]

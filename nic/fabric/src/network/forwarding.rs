@@ -36,7 +36,7 @@ impl Forwarding {
     /// Reads tables from a file: JSON if its name ends so, or else TOML.
     ///
     /// # Errors
-    /// The file cannot be read, or is none, or its tables are those of another topology.
+    /// The file cannot be read, does not hold tables, or holds those of another topology.
     pub fn read(path: &Path, topology: &Topology) -> Result<Self, TablesError> {
         let wrong = |why: String| TablesError::Read { file: path.display().to_string(), why };
         let text = std::fs::read_to_string(path).map_err(|error| wrong(error.to_string()))?;

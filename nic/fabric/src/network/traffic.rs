@@ -73,7 +73,7 @@ impl Flow {
     }
 }
 
-/// A time in words at this rate.
+/// The number of words that a port of this rate sends in a time.
 fn in_words(picos: u64, rate: Rate) -> u64 {
     let bits = u128::from(picos) * u128::from(rate.bits_per_second()) / 1_000_000_000_000;
     u64::try_from(bits / WORD).unwrap_or(u64::MAX)

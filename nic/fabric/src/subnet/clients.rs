@@ -54,7 +54,7 @@ mod kind {
 /// What becomes of a datagram of control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Control {
-    /// It is none.
+    /// The datagram is not a control message, and is dropped.
     Ignore,
     /// It is answered.
     Answer([u8; CONTROL_LEN]),

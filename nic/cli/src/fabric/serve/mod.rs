@@ -267,7 +267,7 @@ impl Server<'_> {
         let stuck = run.fabric().lock().stuck().len();
         let dropped: u64 = tally.drops.values().sum();
         let finished = run.flows().iter().filter(|flow| flow.finished.is_some()).count();
-        let stuck = if stuck > 0 { format!(", {stuck} ports stuck for ever") } else { String::new() };
+        let stuck = if stuck > 0 { format!(", {stuck} ports deadlocked") } else { String::new() };
         format!(
             "at {now:?}: {} packets delivered, {dropped} dropped, {} under way, {finished} flows finished{stuck}\n",
             tally.delivered, tally.inside
