@@ -174,8 +174,13 @@ fn is_general(name: &str) -> bool {
     name.split_once('.').is_none_or(|(kind, _)| KINDS.contains(&kind))
 }
 
-/// One row per metric, one column per scenario, and ratios to the first.
+/// Values and their ratios to those of the first run: one row per metric and one column per run, or, if there are more runs than
+/// metrics, the other way round, so that the table stays narrow.
 fn table(columns: &[Column], metrics: &[String]) -> Table {
+    if columns.len() > metrics.len() { by_run(columns, metrics) } else { by_metric(columns, metrics) }
+}
+
+fn by_metric(columns: &[Column], metrics: &[String]) -> Table {
     let ratios = columns.iter().skip(1).flat_map(|column| [column.name.as_str(), "ratio"]);
     let first = columns.first().map(|column| column.name.as_str());
     let mut table = Table::new(1, ["metric"].into_iter().chain(first).chain(ratios));
@@ -187,6 +192,22 @@ fn table(columns: &[Column], metrics: &[String]) -> Table {
             if index > 0 {
                 cells.push(ratio(values.first().copied().flatten(), *value));
             }
+        }
+        table.row(cells);
+    }
+    table
+}
+
+fn by_run(columns: &[Column], metrics: &[String]) -> Table {
+    let headings = metrics.iter().flat_map(|metric| [metric.as_str(), "ratio"]);
+    let mut table = Table::new(1, ["run"].into_iter().chain(headings));
+    for (index, column) in columns.iter().enumerate() {
+        let mut cells = vec![column.name.clone()];
+        for metric in metrics {
+            let value = column.get(metric);
+            let first = columns.first().and_then(|column| column.get(metric));
+            cells.push(super::table::maybe(value));
+            cells.push(if index > 0 { ratio(first, value) } else { String::new() });
         }
         table.row(cells);
     }

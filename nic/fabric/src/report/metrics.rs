@@ -15,7 +15,8 @@ pub type Metric = f64;
 /// Those of all flows: `flows.finished`, `flows.failed`, `flows.running`; `fct.mean_us`, `fct.p50_us`, `fct.p99_us`,
 /// `fct.max_us`, `fct.min_us`; `slowdown.mean`, `slowdown.p50`, `slowdown.p95`, `slowdown.p99`, `slowdown.max`, and the same of
 /// the flows of up to 7,000 and 30,000 bytes: `slowdown.7kb.p95`, `slowdown.30kb.p99`; `goodput.total_gbps`,
-/// `goodput.min_gbps`, `goodput.max_gbps`; `fairness.jain`; `retransmitted`; `timeouts`. Those of flows of one name have it
+/// `goodput.min_gbps`, `goodput.max_gbps`; `fairness.jain`; `retransmitted`; `timeouts`. A flow's goodput is that of the time for which it ran, and so
+/// the total of flows that ran one after another is more than their cable carries. Those of flows of one name have it
 /// in front: `victim.goodput_gbps`, `victim.fct_us`, `victim.slowdown`, means if several have the name.
 ///
 /// Those of a group of hosts that compute together have its name in front, `all-reduce` and so on if it has no other:

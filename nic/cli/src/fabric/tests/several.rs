@@ -20,6 +20,11 @@ fn runs_are_compared_to_the_first() {
     assert_eq!(lines[0], ["metric", "50", "KB", "100", "KB", "ratio"]);
     assert!(lines[1][0] == "fct.max_us" && lines[1][3].starts_with('x'), "{text}");
     assert_eq!(lines[2], ["flows.finished", "2", "2", "x1"]);
+    // With more runs than metrics, each run has a row.
+    let words = ["compare", &file, "--vary", "workload.0.bytes=50KB,100KB", "--metric", "flows.finished"];
+    let (_, text) = fabric(&words).expect("it runs");
+    let lines: Vec<Vec<&str>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(lines, [vec!["run", "flows.finished", "ratio"], vec!["50KB", "2"], vec!["100KB", "2", "x1"]]);
     let (_, text) = fabric(&["compare", &file, &file]).expect("it runs");
     assert!(
         text.contains("goodput.total_gbps") && !text.contains("port.") && !text.contains("drops.total"),
