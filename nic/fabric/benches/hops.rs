@@ -1,12 +1,15 @@
-//! How fast the fabric is: hops a second of one core, and memory of a host, from 16 hosts up.
+//! How fast the fabric is: hops a second of one core, and memory of a host.
 //!
 //! ```text
-//! cargo bench -p rnic-fabric --bench hops [-- HOSTS ...]
+//! cargo bench -p rnic-fabric --bench hops [-- [permutation] [incast] [idle] HOSTS ...]
 //! ```
 //!
-//! Each row is a permutation on a leaf-spine fabric without oversubscription: every host writes 1 MiB to another one, with
-//! messages of 64 KiB in packets of 4096 bytes, and ECMP spreads them. The number of hops follows from the seed; only the time
-//! depends on the machine.
+//! - `permutation`: a leaf-spine fabric without oversubscription; every host writes 1 MiB to another one, and ECMP spreads that.
+//! - `incast`: htsim's fat tree of three tiers, all hosts but one write 1 MiB each to that one. Of 16, 128, 1,024 or 8,192 hosts.
+//! - `idle`: the leaf-spine fabric, with devices that do nothing.
+//!
+//! Messages have 64 KiB, in packets of 4096 bytes. A hop is a packet that enters a switch or a NIC, acknowledgements and pauses
+//! included. Their number follows from the seed; only the time depends on the machine.
 
 #![allow(
     clippy::print_stdout,
@@ -19,8 +22,9 @@ use rnic_fabric::network::{Fabric, HostConfig};
 use rnic_fabric::routing::Routes;
 use rnic_fabric::run::{FlowOutcome, NicConfig, Run};
 use rnic_fabric::switch::{Class, SwitchConfig};
-use rnic_fabric::topology::{Cable, Kind, Node, Topology};
+use rnic_fabric::topology::{Cable, Config, Kind, Node, Topology};
 use rnic_fabric::workload::{Common, Flow, Start};
+use std::path::Path;
 use std::time::Instant;
 use time::Duration;
 
@@ -56,9 +60,46 @@ fn resident() -> u64 {
     kib.unwrap_or(0) * 1024
 }
 
-fn run(hosts: usize) {
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Pattern {
+    Permutation,
+    Incast,
+    Idle,
+}
+
+impl Pattern {
+    const ALL: [(&str, Self); 3] =
+        [("permutation", Self::Permutation), ("incast", Self::Incast), ("idle", Self::Idle)];
+
+    /// A fat tree of k ports a switch has k^3/4 hosts.
+    fn topology(self, hosts: usize) -> Option<Topology> {
+        if self != Self::Incast {
+            return Some(leaf_spine(hosts));
+        }
+        let k = (4..=64_usize).step_by(2).find(|k| k.pow(3) / 4 == hosts)?;
+        let text = format!("kind = \"fat-tree\"\nk = {k}\nrate = \"100Gbps\"\ndelay = \"1us\"");
+        let config: Config = toml::from_str(&text).expect("a topology");
+        Some(config.build(Path::new(".")).expect("a fat tree"))
+    }
+
+    /// Source and destination of each flow.
+    fn flows(self, hosts: usize) -> Vec<(usize, usize)> {
+        // An odd step reaches every host once.
+        let step = (hosts / 2 + 1) | 1;
+        match self {
+            Self::Permutation => (0..hosts).map(|src| (src, (src + step) % hosts)).collect(),
+            Self::Incast => (1..hosts).map(|src| (src, 0)).collect(),
+            Self::Idle => Vec::new(),
+        }
+    }
+}
+
+fn run(name: &str, pattern: Pattern, hosts: usize) {
+    let Some(topology) = pattern.topology(hosts) else {
+        println!("{name:>12} {hosts:>6} hosts: no fat tree has so many");
+        return;
+    };
     let empty = resident();
-    let topology = leaf_spine(hosts);
     let routes = Routes::shortest(&topology);
     let switch = SwitchConfig {
         class: vec![Class { lossless: true, alpha: 0.125, ..Class::default() }; 8],
@@ -68,19 +109,18 @@ fn run(hosts: usize) {
         Fabric::new(topology, routes, HostConfig::default(), vec![switch], |_| 0, 1).expect("a fabric");
     let built = resident();
     let common = Common { message: 64 << 10, ..Common::default() };
-    // An odd step reaches every host once.
-    let step = (hosts / 2 + 1) | 1;
-    let flow = |src: usize| Flow {
+    let flow = |(src, dst): (usize, usize)| Flow {
         name: format!("f{src}"),
         src,
-        dst: (src + step) % hosts,
+        dst,
         bytes: Some(BYTES),
         start: Start::At(Duration::ZERO),
         common: common.clone(),
         label: src as u32,
     };
     let mut run =
-        Run::new(fabric, &NicConfig::default(), (0..hosts).map(flow).collect(), 1).expect("devices");
+        Run::new(fabric, &NicConfig::default(), pattern.flows(hosts).into_iter().map(flow).collect(), 1)
+            .expect("devices");
     let ready = resident();
     let begin = Instant::now();
     run.run(Duration::from_secs(1), &mut |_| true).expect("verbs");
@@ -89,7 +129,7 @@ fn run(hosts: usize) {
     let tally = run.fabric().lock().tally();
     let each = |bytes: u64| bytes as f64 / 1024.0 / hosts as f64;
     println!(
-        "{hosts:>6} hosts: {:>6.3} M hops/s ({} hops, {} events, {took:.2} s); KiB a host: {:.1} switches, {:.1} devices, {:.1} running",
+        "{name:>12} {hosts:>6} hosts: {:>6.3} M hops/s ({} hops, {} events, {took:.2} s); KiB a host: {:.1} switches, {:.1} devices, {:.1} running",
         tally.hops as f64 / took / 1e6,
         tally.hops,
         tally.events,
@@ -100,7 +140,12 @@ fn run(hosts: usize) {
 }
 
 fn main() {
-    let wanted: Vec<usize> = std::env::args().skip(1).filter_map(|word| word.parse().ok()).collect();
-    let sizes = if wanted.is_empty() { vec![16, 128, 1024] } else { wanted };
-    sizes.into_iter().for_each(run);
+    let words: Vec<String> = std::env::args().skip(1).collect();
+    let sizes: Vec<usize> = words.iter().filter_map(|word| word.parse().ok()).collect();
+    let sizes = if sizes.is_empty() { vec![16, 128, 1024] } else { sizes };
+    let is_named = |name: &str| words.iter().any(|word| word == name);
+    let any = Pattern::ALL.iter().any(|(name, _)| is_named(name));
+    for (name, pattern) in Pattern::ALL.into_iter().filter(|(name, _)| !any || is_named(name)) {
+        sizes.iter().for_each(|hosts| run(name, pattern, *hosts));
+    }
 }

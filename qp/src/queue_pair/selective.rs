@@ -508,6 +508,25 @@ mod tests {
     }
 
     #[test]
+    fn the_answer_to_a_repetition_tells_no_time() {
+        let mut flight = flight(2);
+        flight.lose_oldest();
+        assert_eq!(repeat_all(&mut flight), [0]);
+        assert_eq!((flight.answer(1), flight.answer(1)), (None, Some(NOW)));
+    }
+
+    #[test]
+    fn the_answer_to_a_held_read_may_be_lost() {
+        let mut flight = flight(1);
+        flight.depart(NOW, 2, true);
+        flight.depart(NOW, 1, false);
+        flight.report(&ack(&[1, 2, 3], 0), 0, 0);
+        assert_eq!(repeat_all(&mut flight), [0]);
+        flight.lose_all();
+        assert_eq!(repeat_all(&mut flight), [0, 1], "not the last, which is held");
+    }
+
+    #[test]
     fn more_counts_as_lost_while_a_repetition_has_to_wait() {
         let mut flight = flight(3);
         flight.lose_oldest();

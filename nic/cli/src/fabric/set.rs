@@ -1,6 +1,7 @@
 //! `--set key=value` and `--vary key=a,b`: changes of a scenario before it is read.
 
 use super::error::Problem;
+use rnic_fabric::scenario::set_key;
 use std::fmt;
 use toml::{Table, Value};
 
@@ -47,37 +48,8 @@ impl Assignment {
 
     /// Changes the table.
     pub(super) fn apply(&self, table: &mut Table) -> Result<(), Problem> {
-        let failed = |why: String| Problem::Scenario { place: self.to_string(), why };
-        let new = || Value::Table(Table::new());
-        let mut parts = self.key.split('.');
-        let Some(first) = parts.next() else { return Ok(()) };
-        let mut place = table.entry(first).or_insert_with(new);
-        for part in parts {
-            place = match place {
-                Value::Table(table) => table.entry(part).or_insert_with(new),
-                Value::Array(list) => {
-                    let count = list.len();
-                    let entry = part.parse::<usize>().ok().and_then(|index| list.get_mut(index));
-                    entry.ok_or_else(|| failed(no_entry(part, count)))?
-                }
-                other => {
-                    return Err(failed(format!(
-                        "`{part}` is not inside a table: what has it is of the type {}",
-                        other.type_str()
-                    )));
-                }
-            };
-        }
-        *place = self.value.clone();
-        Ok(())
-    }
-}
-
-/// Why a list has no such entry.
-fn no_entry(part: &str, count: usize) -> String {
-    match count {
-        0 => format!("there is no entry `{part}`: the list is empty"),
-        _ => format!("there is no entry `{part}`: write a number from 0 to {}", count - 1),
+        set_key(table, &self.key, self.value.clone())
+            .map_err(|why| Problem::Scenario { place: self.to_string(), why })
     }
 }
 

@@ -10,12 +10,14 @@ mod builtin;
 mod capture;
 mod changes;
 mod expect;
+mod keys;
 mod variants;
 
 pub use builtin::{BUILTIN, Builtin, builtin};
 pub use capture::PortCapture;
 pub use changes::{ChangeConfig, ChangeError};
 pub use expect::{Bound, Expect, Verdict};
+pub use keys::set_key;
 pub use variants::Outcome;
 
 use crate::network::{Fabric, Forwarding, HostConfig, SetupError};

@@ -1,0 +1,108 @@
+//! The labs that come with rnic.
+
+use crate::definition::Definition;
+use crate::error::LabError;
+use std::path::Path;
+
+/// A lab: the texts of its folder.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Lab {
+    /// Its name.
+    pub name: String,
+    /// The files, by their path in the folder: `lab.toml`, `sheet.md`, `instructor.md`, those of experiments, and what a student
+    /// starts from in `start/`.
+    pub files: Vec<(String, String)>,
+}
+
+impl Lab {
+    /// The lab in a folder: for lecturers who write their own.
+    ///
+    /// # Errors
+    /// A file cannot be read, or is no text.
+    pub fn read(folder: &Path) -> Result<Self, LabError> {
+        let mut files = Vec::new();
+        read_into(folder, "", &mut files)?;
+        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
+        Ok(Self { name, files })
+    }
+
+    /// The text of a file.
+    ///
+    /// # Errors
+    /// There is none.
+    pub fn file(&self, path: &str) -> Result<&str, LabError> {
+        let found = self.files.iter().find(|(name, _)| *name == path);
+        found.map(|(_, text)| &**text).ok_or_else(|| LabError::file(path, "the lab has no such file"))
+    }
+
+    /// What its `lab.toml` says.
+    ///
+    /// # Errors
+    /// Says what is wrong there.
+    pub fn definition(&self) -> Result<Definition, LabError> {
+        Definition::read(self.file("lab.toml")?)
+    }
+}
+
+/// Reads the files of a folder, and of those in it.
+fn read_into(folder: &Path, prefix: &str, files: &mut Vec<(String, String)>) -> Result<(), LabError> {
+    let wrong = |path: &Path, why: std::io::Error| LabError::file(path.to_string_lossy(), why);
+    let entries = std::fs::read_dir(folder).map_err(|why| wrong(folder, why))?;
+    let mut paths = entries
+        .map(|entry| entry.map(|entry| entry.path()))
+        .collect::<Result<Vec<_>, _>>()
+        .map_err(|why| wrong(folder, why))?;
+    paths.sort();
+    for path in paths {
+        let name = format!("{prefix}{}", path.file_name().unwrap_or_default().to_string_lossy());
+        if path.is_dir() {
+            read_into(&path, &format!("{name}/"), files)?;
+        } else {
+            files.push((name, std::fs::read_to_string(&path).map_err(|why| wrong(&path, why))?));
+        }
+    }
+    Ok(())
+}
+
+/// A lab that comes with rnic.
+#[derive(Clone, Copy, Debug)]
+pub struct Builtin {
+    /// Its name.
+    pub name: &'static str,
+    files: &'static [(&'static str, &'static str)],
+}
+
+impl Builtin {
+    /// Its texts.
+    #[must_use]
+    pub fn lab(&self) -> Lab {
+        let files = self.files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
+        Lab { name: self.name.to_owned(), files }
+    }
+}
+
+/// The files of a lab's folder.
+macro_rules! lab {
+    ($name:literal: $($file:literal),* $(,)?) => {
+        Builtin {
+            name: $name,
+            files: &[$(($file, include_str!(concat!("../../../examples/labs/", $name, "/", $file)))),*],
+        }
+    };
+}
+
+/// All labs, in the order of a course.
+pub const LABS: &[Builtin] =
+    &[lab!("go-back-n": "lab.toml", "sheet.md", "instructor.md", "loss.toml", "tail.toml", "yours.toml")];
+
+/// The lab of this name, or of this number from 1.
+///
+/// # Errors
+/// There is none: says which name is similar.
+pub fn find(name: &str) -> Result<Lab, LabError> {
+    let by_number = name.parse::<usize>().ok().and_then(|number| LABS.get(number.checked_sub(1)?));
+    by_number.or_else(|| LABS.iter().find(|lab| lab.name == name)).map(Builtin::lab).ok_or_else(|| {
+        let names: Vec<&str> = LABS.iter().map(|lab| lab.name).collect();
+        LabError::Unknown { name: name.to_owned(), advice: cc::unknown(name, &names) }
+    })
+}

@@ -1,0 +1,60 @@
+//! Why a lab cannot be run.
+
+use crate::expression::ExpressionError;
+use rnic_fabric::scenario::ScenarioError;
+
+/// Why a lab cannot be run.
+#[derive(Debug, thiserror::Error)]
+pub enum LabError {
+    /// There is no such lab.
+    #[error("there is no lab `{name}`: {advice}")]
+    Unknown {
+        /// What was asked for.
+        name: String,
+        /// What to write instead.
+        advice: String,
+    },
+    /// The ID cannot be used.
+    #[error("a student's ID has 1 to 64 letters, digits and . _ - @: `{id}` is none")]
+    Student {
+        /// The ID.
+        id: String,
+    },
+    /// A file is not what it should be.
+    #[error("{file}: {why}")]
+    File {
+        /// Its name.
+        file: String,
+        /// What is wrong, in one line.
+        why: String,
+    },
+    /// A formula of the lab.
+    #[error(transparent)]
+    Expression(#[from] ExpressionError),
+    /// An experiment in a fabric.
+    #[error("experiment {name}: {why}")]
+    Fabric {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        why: Box<ScenarioError>,
+    },
+    /// An experiment with two NICs.
+    #[error("experiment {name}: {why}")]
+    Devices {
+        /// Its name.
+        name: String,
+        /// What is wrong.
+        why: Box<rnic_core::Error>,
+    },
+}
+
+impl LabError {
+    /// A file that is not what it should be.
+    pub(crate) fn file(file: impl Into<String>, why: impl ToString) -> Self {
+        // Errors of TOML draw the place in further lines.
+        let why = why.to_string();
+        let why = why.lines().filter(|line| !line.contains('|')).collect::<Vec<_>>().join(" ");
+        Self::File { file: file.into(), why: why.trim().to_owned() }
+    }
+}

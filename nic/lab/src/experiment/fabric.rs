@@ -1,0 +1,22 @@
+//! A scenario of a fabric.
+
+use super::{Picture, Ran};
+use crate::definition::ExperimentConfig;
+use crate::error::LabError;
+use crate::value::{Value, Values};
+use rnic_fabric::scenario::Scenario;
+use std::path::Path;
+use toml::Table;
+
+pub(super) fn run(config: &ExperimentConfig, table: &Table) -> Result<Ran, LabError> {
+    let wrong = |why| LabError::Fabric { name: config.name.clone(), why: Box::new(why) };
+    let scenario = Scenario::from_table(table).map_err(wrong)?;
+    let seed = scenario.seeds.first().copied().unwrap_or(1);
+    let outcome = scenario.run_all(Path::new("."), seed, &mut |_| true).map_err(wrong)?;
+    let values = outcome.metrics.0.iter().map(|(name, metric)| (name.clone(), Value::Number(*metric)));
+    Ok(Ran {
+        values: Values(values.collect()),
+        picture: Picture::Fabric(outcome.reports),
+        text: String::new(),
+    })
+}
