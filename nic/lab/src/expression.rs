@@ -39,6 +39,13 @@ pub enum ExpressionError {
 /// # Errors
 /// It is no formula, or names what is not known.
 pub fn evaluate(text: &str, values: &Values) -> Result<f64, ExpressionError> {
+    match values.get(text) {
+        Some(Value::Number(number)) => return Ok(*number),
+        Some(Value::Text(_)) => {
+            return Err(ExpressionError::Text { text: text.to_owned(), name: text.to_owned() });
+        }
+        None => {}
+    }
     let syntax =
         |why: exmex::ExError| ExpressionError::Syntax { text: text.to_owned(), why: why.to_string() };
     let formula: FlatEx<f64> = exmex::parse(text).map_err(syntax)?;
