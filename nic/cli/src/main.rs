@@ -5,6 +5,7 @@ mod decode;
 mod demo;
 mod doctor;
 mod fabric;
+mod lab;
 mod number;
 mod perf;
 #[cfg(feature = "plot")]
@@ -49,6 +50,8 @@ enum Command {
     /// Hold the sockets of a daemon, which starts this by itself.
     #[command(hide = true)]
     Keeper(daemon::KeeperArgs),
+    /// Do the labs of a course: predictions, experiments, a task, and a check.
+    Lab(lab::Args),
     /// Measure bandwidth and latency between two rnic devices.
     Perf(perf::Args),
     /// Draw the traces of `rnic perf --trace` as SVG or PNG.
@@ -74,6 +77,7 @@ impl Command {
             Self::Doctor(args) => Ok(doctor::run(&args)?),
             Self::Env(args) => run::env(&args),
             Self::Fabric(args) => fabric::run(&args),
+            Self::Lab(args) => lab::run(&args),
             Self::Perf(args) => perf::run(&args),
             #[cfg(feature = "plot")]
             Self::Plot(args) => plot::run(&args),

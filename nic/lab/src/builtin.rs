@@ -22,7 +22,9 @@ impl Lab {
     pub fn read(folder: &Path) -> Result<Self, LabError> {
         let mut files = Vec::new();
         read_into(folder, "", &mut files)?;
-        let name = folder.file_name().unwrap_or(folder.as_os_str()).to_string_lossy().into_owned();
+        // `.` has no name of its own.
+        let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
+        let name = whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned();
         Ok(Self { name, files })
     }
 

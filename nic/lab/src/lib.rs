@@ -13,6 +13,7 @@ mod error;
 pub mod experiment;
 pub mod expression;
 pub mod judge;
+pub mod program;
 pub mod sheet;
 pub mod template;
 pub mod value;

@@ -292,7 +292,8 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
                     self.canvas.rectangle((left, self.frame.top), (right, self.frame.bottom), color)?;
                 }
             }
-            Shape::Note => {}
+            // Their markers are drawn over everything else.
+            Shape::Dots(_) | Shape::Note => {}
         }
         Ok(())
     }
@@ -303,6 +304,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         let places = match &item.shape {
             Shape::Line(points) => self.along(points, (index as f64 + 0.5) / count as f64),
             Shape::Steps(steps) => self.peaks(steps),
+            Shape::Dots(points) => points.iter().map(|point| self.place(*point)).collect(),
             _ => return Ok(()),
         };
         for place in places {
@@ -383,6 +385,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
             Shape::Line(_) | Shape::Steps(_) | Shape::Note => {
                 self.canvas.line(&[(x, y), (x + length, y)], color, width)?
             }
+            Shape::Dots(_) => {}
             Shape::Level(_) => self.canvas.dashes((x, y), (x + length, y), color, width)?,
             Shape::Area(_) | Shape::Bars(_) | Shape::Shade(_) => {
                 let half = 0.35 * self.sizes.text;

@@ -27,6 +27,12 @@ pub(crate) struct Run<'a> {
     pub(crate) report: &'a Report,
 }
 
+/// Whether a run has something to draw.
+pub(crate) fn can_draw(report: &Report) -> bool {
+    let finished = report.flows.iter().filter(|flow| flow.fct_us.is_some()).count();
+    report.series.as_ref().is_some_and(|series| !series.lines.is_empty()) || finished >= ENOUGH
+}
+
 /// Whether a file can be a picture.
 pub(crate) fn check(path: &Path) -> Result<(), Failure> {
     Format::of(path).map(|_| ())

@@ -95,6 +95,8 @@ pub(super) enum Shape {
     Level(f64),
     /// The full height of the panel, darker for higher values from 0 to 1.
     Shade(Vec<(f64, f64, f64)>),
+    /// A marker for each point.
+    Dots(Vec<Point>),
     /// A line of the legend only.
     Note,
 }
@@ -121,7 +123,9 @@ impl Item {
     fn top(&self) -> f64 {
         let highest = |values: &mut dyn Iterator<Item = f64>| values.fold(0.0, f64::max);
         match &self.shape {
-            Shape::Line(points) | Shape::Area(points) => highest(&mut points.iter().map(|point| point.1)),
+            Shape::Line(points) | Shape::Area(points) | Shape::Dots(points) => {
+                highest(&mut points.iter().map(|point| point.1))
+            }
             Shape::Steps(steps) | Shape::Bars(steps) => highest(&mut steps.iter().map(|step| step.2)),
             Shape::Level(_) | Shape::Shade(_) | Shape::Note => 0.0,
         }

@@ -2,7 +2,8 @@
 //!
 //! Each file is read twice: for its time span (`gather::Survey`), then for its data (`gather::Gathered`), whose size does
 //! not depend on the length of the trace (`series`). The data becomes panels (`panels`, `figure`), which are drawn (`draw`,
-//! `ticks`) on a backend of plotters (`canvas`). `fabric` makes panels of what `rnic fabric` samples.
+//! `ticks`) on a backend of plotters (`canvas`). `fabric` makes panels of what `rnic fabric` samples, `steps` of the packets
+//! of a lab.
 
 mod canvas;
 mod draw;
@@ -11,6 +12,7 @@ mod figure;
 mod gather;
 mod panels;
 mod series;
+pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
 mod ticks;

@@ -101,7 +101,8 @@ struct Client {
     /// The other end of its connection.
     served: RcEnd,
     scratch: MemoryRegion,
-    request: MemoryRegion,
+    /// The server's answer: a copy of the value, which is sent while the value may change.
+    reply: MemoryRegion,
     waiting: Waiting,
     since: Duration,
     round: u32,
@@ -193,13 +194,14 @@ impl<'a> Store<'a> {
             let (end, served) = (RcEnd::new(&device(format!("client{number}"))?)?, RcEnd::in_domain(&pd)?);
             end.qp.connect(&served.qp.address(), &options)?;
             served.qp.connect(&end.qp.address(), &options)?;
-            let (scratch, request) = (end.register(&vec![0; len])?, end.register(&[0; 8])?);
+            let scratch = end.register(&vec![0; len])?;
+            let reply = pd.register_bytes(&vec![0; setup.value], qp::Access::LOCAL_WRITE)?;
             for id in 0..4 {
                 served.qp.recv(id, Gather::default())?;
             }
             let version = None;
             let (waiting, since, round) = (Waiting::Done, Duration::ZERO, 0);
-            clients.push(Client { end, served, scratch, request, waiting, since, round, version });
+            clients.push(Client { end, served, scratch, reply, waiting, since, round, version });
         }
         let (work, busy_until, seen) = (VecDeque::new(), Duration::ZERO, Seen::default());
         Ok(Self { setup, net, memory, clients, work, busy_until, seen })
@@ -291,10 +293,9 @@ impl<'a> Store<'a> {
             Asked::Get => (1, 0),
             Asked::Put(round) => (2, round),
         };
-        client.request.store_u64(0, u64::from(round) << 8 | kind)?;
         client.end.qp.recv(5, client.scratch.slice(FRONT..FRONT + self.setup.value)?)?;
         // The message is so short that its content travels as immediate data.
-        let imm = u32::try_from(u64::from(round) << 8 | kind).unwrap_or(u32::MAX);
+        let imm = round << 8 | kind;
         client.end.qp.post(6, Operation::Send { imm: Some(imm), invalidate: None }, Gather::default())
     }
 
@@ -327,7 +328,12 @@ impl<'a> Store<'a> {
                     self.memory.write_at(FRONT, &value(round, self.setup.value))?;
                     reply.send(7, Gather::default())?;
                 }
-                Asked::Get => reply.send(7, self.memory.slice(FRONT..FRONT + self.setup.value)?)?,
+                Asked::Get => {
+                    let mut bytes = vec![0; self.setup.value];
+                    self.memory.read_at(FRONT, &mut bytes)?;
+                    self.clients[number].reply.write_at(0, &bytes)?;
+                    reply.send(7, self.clients[number].reply.all())?;
+                }
             }
         }
         Ok(())

@@ -1,0 +1,29 @@
+//! The first WRITE. Lab of $(student).
+//!
+//! Two ends of one device are connected to each other, so that one program can be both sides.
+
+use rnic::{Error, RcEnd};
+
+const TEXT: &[u8] = b"hello from $(student), number $(number)";
+const OFFSET: u64 = $(offset);
+const REGION: usize = $(region);
+
+fn main() -> Result<(), Error> {
+    let device = rnic::open()?;
+    // `rnic lab run` says where it wants the packets.
+    if let Some(file) = std::env::var_os("RNIC_CAPTURE") {
+        device.capture(file)?;
+    }
+    let (left, right) = RcEnd::pair(&device, &device)?;
+    let source = left.register(TEXT)?;
+    let target = right.register_remote(REGION)?;
+
+    // TODO 1: WRITE the text from `source` to `target`, at OFFSET: `left.qp.write(id, source.all(), target.remote(...))`. Wait for
+    // the completion with `left.wait()`. Print its status (`{}`), and the text that is now in `target`.
+
+    // TODO 2: WRITE it again with a remote key that does not exist (`rkey` of what `target.remote` gives), and print the status
+    // of that completion.
+
+    println!("nothing was written yet: {} bytes for offset {OFFSET}", source.len().min(target.len()));
+    Ok(())
+}

@@ -1,0 +1,90 @@
+//! `rnic lab check`.
+
+use super::Place;
+use super::folder::Folder;
+use rnic_lab::judge::{Item, State, Verdict, judge};
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Judge the answers in a lab's folder.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Judge only if the folder is this student's: for graders.
+    #[arg(long, value_name = "ID")]
+    student: Option<String>,
+    /// Print one JSON document.
+    #[arg(long)]
+    json: bool,
+}
+
+/// Something is missing.
+const NOT_YET: u8 = 1;
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let folder = Folder::open(&args.place.folder)?;
+    let student = &folder.answers.student;
+    if let Some(wanted) = &args.student
+        && rnic_lab::definition::student(wanted)? != *student
+    {
+        return Err(format!("the folder is that of {student}, not of {wanted}").into());
+    }
+    let mut verdict = judge(&folder.lab, &folder.answers)?;
+    if folder.definition.program.is_some() {
+        super::program::judge(&folder, &mut verdict)?;
+    }
+    match args.json {
+        true => println!("{}", document(&folder, &verdict)),
+        false => print(&folder, &verdict),
+    }
+    Ok(ExitCode::from(if verdict.passed() { 0 } else { NOT_YET }))
+}
+
+/// The parts of a lab, with their headings.
+const PARTS: [(&str, &str); 4] = [
+    ("before", "Predictions"),
+    ("after", "Answers"),
+    ("task", "Task"),
+    ("goal", "What the task must achieve"),
+];
+
+fn print(folder: &Folder, verdict: &Verdict) {
+    println!("{}, {}", folder.definition.title, folder.answers.student);
+    let width = verdict.items.iter().map(|item| item.key.chars().count()).max().unwrap_or(0);
+    for (part, heading) in PARTS {
+        let items: Vec<&Item> = verdict.items.iter().filter(|item| item.part == part).collect();
+        if !items.is_empty() {
+            println!("\n{heading}");
+        }
+        for item in items {
+            println!(
+                "{}",
+                format!("  {:<7} {:<width$}  {}", word(item.state), item.key, item.remark).trim_end()
+            );
+        }
+    }
+    let right = verdict.items.iter().filter(|item| item.state == State::Right).count();
+    match verdict.passed() {
+        true => println!("\nDone: all {right} are right."),
+        false => println!("\nNot yet: {right} of {} are right.", verdict.items.len()),
+    }
+}
+
+const fn word(state: State) -> &'static str {
+    match state {
+        State::Right => "right",
+        State::Wrong => "wrong",
+        State::Missing => "missing",
+    }
+}
+
+fn document(folder: &Folder, verdict: &Verdict) -> serde_json::Value {
+    let item = |item: &Item| serde_json::json!({ "part": item.part, "key": item.key, "state": word(item.state), "remark": item.remark });
+    serde_json::json!({
+        "lab": folder.answers.lab,
+        "student": folder.answers.student,
+        "passed": verdict.passed(),
+        "items": verdict.items.iter().map(item).collect::<Vec<_>>(),
+    })
+}

@@ -1,0 +1,72 @@
+//! The folder of a student.
+
+use rnic_lab::definition::{Definition, ExperimentConfig};
+use rnic_lab::experiment::{self, Ran};
+use rnic_lab::sheet::{ANSWERS, Answers, parameters};
+use rnic_lab::{Lab, Value, Values};
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+
+/// The lab of this name or number, or in this folder.
+pub(super) fn find(name: &str) -> Result<Lab, Box<dyn Error>> {
+    let path = Path::new(name);
+    if path.join("lab.toml").is_file() {
+        return Ok(Lab::read(path)?);
+    }
+    Ok(rnic_lab::find(name)?)
+}
+
+/// The folder of a student.
+pub(super) struct Folder {
+    pub(super) path: PathBuf,
+    pub(super) lab: Lab,
+    pub(super) definition: Definition,
+    pub(super) answers: Answers,
+    pub(super) values: Values,
+}
+
+impl Folder {
+    /// Reads a folder that `rnic lab start` made.
+    pub(super) fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
+        let file = path.join(ANSWERS);
+        let text = fs::read_to_string(&file).map_err(|why| match why.kind() {
+            std::io::ErrorKind::NotFound => {
+                format!("{} is no lab's folder: `rnic lab start NAME` makes one", path.display())
+            }
+            _ => format!("cannot read {}: {why}", file.display()),
+        })?;
+        let answers = Answers::read(&text)?;
+        let lab = find(&answers.lab)?;
+        let definition = lab.definition()?;
+        let values = parameters(&lab, &definition, &answers.student)?;
+        Ok(Self { path: path.to_owned(), lab, definition, answers, values })
+    }
+
+    /// What the student has chosen so far.
+    fn chosen(&self) -> Values {
+        let is_given = |value: &&Value| !matches!(value, Value::Text(text) if text.trim().is_empty());
+        let chosen = self.answers.task.iter().filter(|(_, value)| is_given(value));
+        Values(chosen.map(|(key, value)| (key.clone(), value.clone())).collect())
+    }
+
+    /// What keeps an experiment from being run: choices that are not made yet.
+    pub(super) fn lacks(&self, config: &ExperimentConfig) -> Vec<&str> {
+        let chosen = self.chosen();
+        let is_set = |set: &String| set.split('.').next() == Some(&*config.name);
+        let needed = self.definition.task.iter().filter(|choice| choice.sets.iter().any(is_set));
+        needed.map(|choice| &*choice.key).filter(|key| chosen.get(key).is_none()).collect()
+    }
+
+    /// Runs an experiment as it is in the folder, with what the student has chosen.
+    pub(super) fn run(&self, config: &ExperimentConfig) -> Result<Ran, Box<dyn Error>> {
+        let path = self.path.join(&config.file);
+        let text =
+            fs::read_to_string(&path).map_err(|why| format!("cannot read {}: {why}", path.display()))?;
+        let mut table = experiment::table(config, &text, &self.values)?;
+        if config.task {
+            experiment::choose(&self.definition, config, &mut table, &self.chosen())?;
+        }
+        Ok(experiment::run(config, &table)?)
+    }
+}

@@ -1,0 +1,67 @@
+//! `rnic lab`: labs for courses.
+//!
+//! The labs and their judge are `rnic_lab`'s, which opens no file and starts no process. Here are the folder of a student
+//! (`folder`), the experiments in it (`run`), the pictures (`picture`), and the labs whose task is a program (`program`).
+
+mod check;
+mod folder;
+#[cfg(feature = "plot")]
+mod picture;
+mod program;
+mod run;
+mod show;
+
+use clap::Subcommand;
+use std::error::Error;
+use std::path::PathBuf;
+use std::process::ExitCode;
+
+/// Do the labs of a course: predictions, experiments, a task, and a check.
+///
+/// Start with `rnic lab list` and `rnic lab start go-back-n`. Everything but the first lab runs in virtual time, with the same
+/// numbers on every machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {
+    /// List the labs.
+    List,
+    /// Print the sheet of a lab, or the instructor's page.
+    Show(show::ShowArgs),
+    /// Make a folder with the sheet, the experiments and the file of answers.
+    Start(show::StartArgs),
+    /// Run the experiments in a lab's folder.
+    Run(run::Args),
+    /// Judge the answers in a lab's folder.
+    #[command(
+        after_help = "Exit code: 0 if the lab is done, 1 if something is missing, 2 if it could not be judged."
+    )]
+    Check(check::Args),
+    /// Draw the experiments in a lab's folder.
+    #[cfg(feature = "plot")]
+    Plot(picture::Args),
+}
+
+/// The folder of a lab.
+#[derive(Debug, clap::Args)]
+struct Place {
+    /// The folder that `rnic lab start` made. [default: this one]
+    #[arg(value_name = "FOLDER", default_value = ".", hide_default_value = true)]
+    folder: PathBuf,
+}
+
+pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    match &args.command {
+        Command::List => show::list(),
+        Command::Show(args) => show::show(args),
+        Command::Start(args) => show::start(args),
+        Command::Run(args) => run::run(args),
+        Command::Check(args) => check::run(args),
+        #[cfg(feature = "plot")]
+        Command::Plot(args) => picture::run(args),
+    }
+}

@@ -1,0 +1,48 @@
+//! `rnic lab plot`.
+
+use super::Place;
+use super::folder::Folder;
+use crate::plot::{fabric, steps};
+use rnic_lab::experiment::Picture;
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Draw the experiments in a lab's folder.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Draw PNG files. [default: SVG]
+    #[arg(long)]
+    png: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let folder = Folder::open(&args.place.folder)?;
+    let mut count = 0;
+    for config in &folder.definition.experiment {
+        if !folder.lacks(config).is_empty() {
+            println!("{}: it waits for {} in answers.toml", config.name, folder.lacks(config).join(", "));
+            continue;
+        }
+        let file = folder.path.join(format!("{}.{}", config.name, if args.png { "png" } else { "svg" }));
+        let title = format!("{}: {}", folder.definition.title, config.name);
+        let drawn = match folder.run(config)?.picture {
+            Picture::Steps(all) => steps::draw(&title, "virtual time, the requester's port", &all, &file)?,
+            Picture::Fabric(reports) if reports.iter().any(|(_, report)| fabric::can_draw(report)) => {
+                let runs: Vec<_> = reports
+                    .iter()
+                    .map(|(name, report)| fabric::Run { name: name.as_str(), report })
+                    .collect();
+                fabric::draw(&title, "virtual time", &runs, &file)?
+            }
+            Picture::Fabric(_) | Picture::None => continue,
+        };
+        println!("{}: {}", file.display(), drawn.join(", "));
+        count += 1;
+    }
+    if count == 0 {
+        println!("This lab has no picture yet: `rnic lab run` shows its numbers.");
+    }
+    Ok(ExitCode::SUCCESS)
+}

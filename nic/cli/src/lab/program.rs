@@ -1,0 +1,189 @@
+//! Labs whose task is a program: it runs for real, over sockets, and its packets are judged.
+
+use super::folder::Folder;
+use rnic::capture::{DecodedPacket, Decoder};
+use rnic::ladder::{Ladder, Style};
+use rnic_lab::Value;
+use rnic_lab::definition::{Language, Program};
+use rnic_lab::judge::{State, Verdict};
+use rnic_lab::program::Seen;
+use rnic_lab::template::fill;
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+/// The key of the task that names the language.
+const LANGUAGE: &str = "language";
+
+/// How long a program may run, and how long its build may take: a first build compiles rnic.
+const PATIENCE: Duration = Duration::from_secs(60);
+const BUILD_PATIENCE: Duration = Duration::from_secs(1800);
+
+/// What a run of the program left.
+struct Ran {
+    output: Output,
+    capture: PathBuf,
+}
+
+/// The student's language, and the folder of the program.
+fn language<'a>(
+    folder: &Folder,
+    program: &'a Program,
+) -> Result<Option<(PathBuf, &'a Language)>, Box<dyn Error>> {
+    let Some(Value::Text(name)) = folder.answers.task.get(LANGUAGE) else { return Ok(None) };
+    let Some(language) = program.language.get(name.trim()) else { return Ok(None) };
+    let path = folder.path.join(name.trim());
+    if !path.is_dir() {
+        return Err(format!("{} is missing: `rnic lab start` makes it", path.display()).into());
+    }
+    Ok(Some((path.canonicalize()?, language)))
+}
+
+/// Runs a command with a limit, and keeps what it prints.
+fn limited(command: &mut Command, patience: Duration) -> Result<Output, Box<dyn Error>> {
+    let name = command.get_program().to_string_lossy().into_owned();
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .map_err(|why| format!("cannot run {name}: {why}"))?;
+    let end = Instant::now() + patience;
+    // A program that prints more than a pipe holds would wait for a reader.
+    let output = std::thread::scope(|scope| {
+        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
+        let stdout = scope.spawn(move || read(stdout));
+        let stderr = scope.spawn(move || read(stderr));
+        let status = loop {
+            match child.try_wait() {
+                Ok(None) if Instant::now() > end => {
+                    let _ = child.kill();
+                    break child.wait();
+                }
+                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
+                Ok(Some(status)) => break Ok(status),
+                Err(why) => break Err(why),
+            }
+        };
+        let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
+        status.map(|status| Output { status, stdout, stderr })
+    })?;
+    if Instant::now() > end {
+        return Err(format!("{name} did not end within {} s", patience.as_secs()).into());
+    }
+    Ok(output)
+}
+
+fn read(pipe: Option<impl std::io::Read>) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(mut pipe) = pipe {
+        // What came before an error is worth having.
+        let _ = pipe.read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+/// Builds and runs the program, under `rnic run` if it uses libibverbs.
+fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
+    if let [program, arguments @ ..] = &*language.build {
+        let output = limited(Command::new(program).args(arguments).current_dir(path), BUILD_PATIENCE)?;
+        if !output.status.success() {
+            let text = String::from_utf8_lossy(&output.stderr);
+            return Err(format!("{} failed:\n{}", language.build.join(" "), text.trim_end()).into());
+        }
+    }
+    let capture = path.join("packets.pcapng");
+    let _ = fs::remove_file(&capture);
+    let own = std::env::current_exe()?;
+    let mut command = match &*language.run {
+        [program, arguments @ ..] if !language.verbs => {
+            let mut command = Command::new(program);
+            command.args(arguments);
+            command
+        }
+        words => {
+            let mut command = Command::new(own);
+            command
+                .arg("run")
+                .arg("--daemon")
+                .arg("off")
+                .arg("--capture")
+                .arg(&capture)
+                .arg("--")
+                .args(words);
+            command
+        }
+    };
+    command.current_dir(path).env("RNIC_CAPTURE", &capture);
+    let output = limited(&mut command, PATIENCE)?;
+    Ok(Ran { output, capture })
+}
+
+/// Runs the program, and shows what it prints and its packets.
+pub(super) fn show(folder: &Folder) -> Result<(), Box<dyn Error>> {
+    let Some(program) = &folder.definition.program else { return Ok(()) };
+    let Some((path, language)) = language(folder, program)? else {
+        println!("Write your language into answers.toml: {}.", words(program));
+        return Ok(());
+    };
+    let Ran { output, capture } = ran(&path, language)?;
+    print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    println!("\nThe program ended with {}. Its packets, in {}:\n", output.status, capture.display());
+    for ladder in Ladder::of_capture(&packets(&capture)?) {
+        println!("{}", ladder.render(&Style::default()));
+    }
+    Ok(())
+}
+
+fn words(program: &Program) -> String {
+    program.language.keys().map(String::as_str).collect::<Vec<_>>().join(", ")
+}
+
+/// Runs the program, and judges its packets and what it prints.
+pub(super) fn judge(folder: &Folder, verdict: &mut Verdict) -> Result<(), Box<dyn Error>> {
+    let Some(program) = &folder.definition.program else { return Ok(()) };
+    let Some((path, language)) = language(folder, program)? else {
+        verdict.say("goal", "program", State::Missing, "it is judged when you have chosen a language");
+        return Ok(());
+    };
+    let payload = fill(&program.payload, &folder.values)?;
+    let Ran { output, capture } = ran(&path, language)?;
+    let seen = Seen::of(&packets(&capture)?);
+    let bytes = fs::read(&capture).unwrap_or_default();
+    let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
+    let is_there = bytes.windows(payload.len().max(1)).any(|window| window == payload.as_bytes());
+    let mut goal = |key: &str, is_met: bool, missing: &str| {
+        let state = if is_met { State::Right } else { State::Wrong };
+        verdict.say("goal", key, state, if is_met { String::new() } else { missing.to_owned() });
+    };
+    goal(
+        "ends",
+        output.status.success(),
+        &format!("the program is to end with exit code 0: it ended with {}", output.status),
+    );
+    goal(
+        "write",
+        seen.writes > 0 && is_there,
+        &format!("no RDMA WRITE carries the {} bytes of your text", payload.len()),
+    );
+    goal("acknowledged", seen.acknowledged > 0, "no WRITE was acknowledged");
+    goal(
+        "refused",
+        seen.refused > 0,
+        "no WRITE with a wrong key was refused: there is no NAK for a remote access error",
+    );
+    goal(
+        "completions",
+        text.contains("success") && (text.contains("remote access error") || text.contains("rem_access_err")),
+        "the program is to print the status of both completions, in the words of libibverbs or of rnic",
+    );
+    Ok(())
+}
+
+fn packets(capture: &Path) -> Result<Vec<DecodedPacket>, Box<dyn Error>> {
+    // A program that opened no device left none.
+    let Ok(file) = fs::File::open(capture) else { return Ok(Vec::new()) };
+    Ok(Decoder::new(file)?.collect::<Result<Vec<_>, _>>()?)
+}

@@ -1,0 +1,67 @@
+//! `rnic lab run`.
+
+use super::Place;
+use super::folder::Folder;
+use rnic_lab::expression::evaluate;
+use rnic_lab::{Value, Values};
+use std::error::Error;
+use std::process::ExitCode;
+
+/// Run the experiments in a lab's folder.
+#[derive(Debug, clap::Args)]
+pub(super) struct Args {
+    #[command(flatten)]
+    place: Place,
+    /// Run this experiment only. May be repeated.
+    #[arg(long, value_name = "NAME")]
+    only: Vec<String>,
+    /// Print everything that was measured.
+    #[arg(long, short)]
+    all: bool,
+}
+
+pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    let folder = Folder::open(&args.place.folder)?;
+    let known: Vec<&str> = folder.definition.experiment.iter().map(|of| &*of.name).collect();
+    if let Some(unknown) = args.only.iter().find(|name| !known.contains(&name.as_str())) {
+        return Err(format!("--only {unknown}: {}", rnic::cc::unknown(unknown, &known)).into());
+    }
+    let mut values = folder.values.clone();
+    for config in &folder.definition.experiment {
+        if !args.only.is_empty() && !args.only.contains(&config.name) {
+            continue;
+        }
+        let lacks = folder.lacks(config);
+        if !lacks.is_empty() {
+            println!("{}: it waits for {} in answers.toml\n", config.name, lacks.join(", "));
+            continue;
+        }
+        let ran = folder.run(config)?;
+        if !ran.text.is_empty() {
+            println!("{} ({})\n\n{}", config.name, config.file, ran.text);
+        }
+        values.join(&config.name, &ran.values);
+    }
+    if folder.definition.program.is_some() {
+        super::program::show(&folder)?;
+    }
+    match args.all {
+        true => values.0.iter().for_each(|(name, value)| println!("{name:<48} {value}")),
+        false => show(&folder, &values),
+    }
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Prints what the lab shows, as far as it was measured.
+fn show(folder: &Folder, values: &Values) {
+    let width = folder.definition.show.iter().map(|of| of.label.chars().count()).max().unwrap_or(0);
+    for of in &folder.definition.show {
+        let value = match values.get(&of.value) {
+            Some(value) => Some(value.clone()),
+            None => evaluate(&of.value, values).ok().map(Value::Number),
+        };
+        if let Some(value) = value {
+            println!("{}", format!("{:<width$}  {value} {}", of.label, of.unit).trim_end());
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! `rnic lab list`, `show` and `start`.
+
+use super::folder::find;
+use rnic_lab::{Builtin, LABS, sheet};
+use std::error::Error;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+
+/// The ID of a student who gives none.
+const NOBODY: &str = "student";
+
+/// Print the sheet of a lab, or the instructor's page.
+#[derive(Debug, clap::Args)]
+pub(super) struct ShowArgs {
+    /// The name or the number of a lab, or the folder of your own.
+    #[arg(value_name = "LAB")]
+    lab: String,
+    /// The student, from whom the parameters follow.
+    #[arg(long, value_name = "ID", default_value = NOBODY)]
+    student: String,
+    /// Print the page for instructors: the answers, typical mistakes, and how long it takes.
+    #[arg(long)]
+    instructor: bool,
+}
+
+/// Make a folder with the sheet, the experiments and the file of answers.
+#[derive(Debug, clap::Args)]
+pub(super) struct StartArgs {
+    /// The name or the number of a lab, or the folder of your own.
+    #[arg(value_name = "LAB")]
+    lab: String,
+    /// The student, from whom the parameters follow: letters, digits and . _ - @.
+    #[arg(long, value_name = "ID", default_value = NOBODY)]
+    student: String,
+    /// The folder to make. [default: lab-NAME]
+    #[arg(long, value_name = "FOLDER")]
+    into: Option<PathBuf>,
+}
+
+pub(super) fn list() -> Result<ExitCode, Box<dyn Error>> {
+    for (number, lab) in (1..).zip(LABS.iter().map(Builtin::lab)) {
+        let definition = lab.definition()?;
+        println!("{number:>2}  {:<12} {} ({} minutes)", lab.name, definition.title, definition.minutes);
+        println!("    {}", definition.about);
+    }
+    println!("\nBegin one with: rnic lab start NAME");
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn show(args: &ShowArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let lab = find(&args.lab)?;
+    if args.instructor {
+        print!("{}", sheet::instructor(&lab, &args.student)?);
+        return Ok(ExitCode::SUCCESS);
+    }
+    let files = sheet::folder(&lab, &args.student)?;
+    let text = files.iter().find(|(name, _)| name == "README.md").map(|(_, text)| text.as_str());
+    print!("{}", text.unwrap_or_default());
+    Ok(ExitCode::SUCCESS)
+}
+
+pub(super) fn start(args: &StartArgs) -> Result<ExitCode, Box<dyn Error>> {
+    let lab = find(&args.lab)?;
+    let files = sheet::folder(&lab, &args.student)?;
+    let folder = args.into.clone().unwrap_or_else(|| format!("lab-{}", lab.name).into());
+    if folder.exists() && fs::read_dir(&folder).map_or(true, |mut entries| entries.next().is_some()) {
+        return Err(format!("{} exists already: name another folder with --into", folder.display()).into());
+    }
+    for (name, text) in &files {
+        let path = folder.join(name);
+        let failed = |path: &Path, why: std::io::Error| format!("cannot write {}: {why}", path.display());
+        if let Some(parent) = path.parent() {
+            fs::create_dir_all(parent).map_err(|why| failed(parent, why))?;
+        }
+        fs::write(&path, text).map_err(|why| failed(&path, why))?;
+    }
+    println!("{}: {}", folder.display(), lab.definition()?.title);
+    println!("  README.md      the sheet: begin there");
+    println!("  answers.toml   your predictions, your answers, and what you choose");
+    println!("Then: cd {}; rnic lab run; rnic lab plot; rnic lab check", folder.display());
+    Ok(ExitCode::SUCCESS)
+}
