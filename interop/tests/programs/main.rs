@@ -13,6 +13,7 @@ mod hosts;
 mod ibv;
 mod iser;
 mod lab;
+mod labs;
 mod launcher;
 mod migration;
 mod mpi;

@@ -145,16 +145,19 @@ fn the_demo_of_congestion_control() {
     let output = quick_demo(&more);
     let story = text(&output.stdout);
     assert_eq!(output.status.code(), Some(0), "{story}{}", text(&output.stderr));
-    assert!(story.contains("CNPs were obeyed"), "{story}");
-    // Charts of the rates of both senders, and of the queue with and without DCQCN. None need reach its top.
+    assert!(story.contains("the port stays busy, the flows share it"), "{story}");
+    assert!(story.contains("CNPs were obeyed") || story.contains("too busy to judge"), "{story}");
+    assert!(scratch("congestion-story.svg").is_file());
+    // Charts of the rates of both senders, and of the queue with and without DCQCN: in virtual time six, on the host four. None
+    // need reach its top.
     let charts = story.lines().filter(|line| line.contains(|c| ('▁'..='█').contains(&c))).count();
-    assert_eq!(charts, 4, "{story}");
+    assert_eq!(charts, 10, "{story}");
     fits_80_columns(story, &["congestion-"]);
     for name in ["off-receiver", "dcqcn-receiver", "dcqcn-sender-1", "dcqcn-sender-2"] {
         let trace = rnic::trace::Trace::open(scratch(&format!("congestion-{name}.jsonl"))).unwrap();
         let last = trace.samples.last().unwrap();
         let (cnps, dcqcn) = (last.port.np_cnp_sent + last.port.rp_cnp_handled, name.starts_with("dcqcn"));
-        assert_eq!(cnps > 0, dcqcn, "{name}");
+        assert!((cnps > 0) == dcqcn || story.contains("too busy to judge"), "{name}");
         assert_eq!(trace.header.cc.as_deref(), Some(if dcqcn { "dcqcn:preset=laptop" } else { "off" }));
     }
 }

@@ -7,8 +7,10 @@ use std::path::Path;
 /// A lab: the texts of its folder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Lab {
-    /// Its name.
+    /// Its name: parameters follow from it and from the student's ID.
     pub name: String,
+    /// Where it is from: its name, or its folder.
+    pub origin: String,
     /// The files, by their path in the folder: `lab.toml`, `sheet.md`, `instructor.md`, those of experiments, and what a student
     /// starts from in `start/`.
     pub files: Vec<(String, String)>,
@@ -25,7 +27,7 @@ impl Lab {
         // `.` has no name of its own.
         let whole = folder.canonicalize().unwrap_or_else(|_| folder.to_owned());
         let name = whole.file_name().unwrap_or(whole.as_os_str()).to_string_lossy().into_owned();
-        Ok(Self { name, files })
+        Ok(Self { name, origin: whole.to_string_lossy().into_owned(), files })
     }
 
     /// The text of a file.
@@ -79,7 +81,7 @@ impl Builtin {
     #[must_use]
     pub fn lab(&self) -> Lab {
         let files = self.files.iter().map(|(name, text)| ((*name).to_owned(), (*text).to_owned())).collect();
-        Lab { name: self.name.to_owned(), files }
+        Lab { name: self.name.to_owned(), origin: self.name.to_owned(), files }
     }
 }
 
@@ -94,8 +96,20 @@ macro_rules! lab {
 }
 
 /// All labs, in the order of a course.
-pub const LABS: &[Builtin] =
-    &[lab!("go-back-n": "lab.toml", "sheet.md", "instructor.md", "loss.toml", "tail.toml", "yours.toml")];
+pub const LABS: &[Builtin] = &[
+    lab!("first-write": "lab.toml", "sheet.md", "instructor.md", "start/c/first_write.c", "start/c/Makefile",
+        "start/python/first_write.py", "start/rust/Cargo.toml", "start/rust/src/main.rs"),
+    lab!("go-back-n": "lab.toml", "sheet.md", "instructor.md", "loss.toml", "tail.toml", "yours.toml"),
+    lab!("retries": "lab.toml", "sheet.md", "instructor.md", "pause.toml", "gone.toml", "yours-pause.toml",
+        "yours-outage.toml", "yours-gone.toml"),
+    lab!("key-value": "lab.toml", "sheet.md", "instructor.md", "read.toml", "send.toml", "yours.toml"),
+    lab!("credits": "lab.toml", "sheet.md", "instructor.md", "cable.toml", "lanes.toml", "yours.toml"),
+    lab!("pause": "lab.toml", "sheet.md", "instructor.md", "victim.toml", "storm.toml", "ring.toml", "yours.toml"),
+    lab!("dcqcn": "lab.toml", "sheet.md", "instructor.md", "fixed.toml", "late.toml", "yours.toml"),
+    lab!("collectives": "lab.toml", "sheet.md", "instructor.md", "incast.toml", "large.toml", "small.toml", "yours-both.toml", "yours-large.toml", "yours-small.toml"),
+    lab!("balance": "lab.toml", "sheet.md", "instructor.md", "collision.toml", "modes.toml", "yours.toml"),
+    lab!("latency": "lab.toml", "sheet.md", "instructor.md", "infiniband.toml", "loaded-infiniband.toml", "loaded-roce.toml", "roce.toml", "tcp.toml", "yours-infiniband.toml", "yours-roce.toml", "yours-tcp.toml"),
+];
 
 /// The lab of this name, or of this number from 1.
 ///

@@ -97,7 +97,7 @@ pub fn instructor(lab: &Lab, id: &str) -> Result<String, LabError> {
 fn answers(lab: &Lab, definition: &Definition, id: &str, values: &Values) -> Result<String, LabError> {
     let mut text = format!(
         "# {}: the answers of {id}. `rnic lab check` reads this file.\n# Write numbers as they are, and words in quotation marks.\n\nlab = \"{}\"\nstudent = \"{id}\"\n",
-        definition.title, lab.name
+        definition.title, lab.origin
     );
     let mut part = |name: &str, about: &str, asks: &mut dyn Iterator<Item = (&str, &str, &[String])>| {
         let mut asks = asks.peekable();

@@ -26,6 +26,9 @@ const ALL_MARKED: Duration = Duration::from_micros(2500);
 /// compete for processor time as well.
 const FAIR: f64 = 0.8;
 
+/// The share of the port that senders use on a host that is not too busy, headers not counted.
+const FULL: f64 = 0.75;
+
 /// The parameters of the demo.
 pub(super) struct Scene<'a> {
     pub(super) link: &'a LinkConfig,
@@ -41,26 +44,30 @@ impl Scene<'_> {
         let rate = link.line();
         page.title("rnic demo: congestion control between three RoCEv2 NICs in software");
 
-        *part = "'Without congestion control'";
+        *part = "'In virtual time'";
         page.section(
-            "1. Without congestion control",
+            "1. In virtual time",
             &format!(
-                "Two senders WRITE to one receiver as fast as they can. Each NIC has an emulated port of {rate}: packets pass \
-                 the queue of a switch port of that rate. Nothing tells the senders that together they exceed it."
+                "A flow has a port of {rate} to itself. Another one joins it, and leaves again. The port marks packets (CE) when \
+                 its queue grows, and the receiver answers marks with congestion notifications (CNPs). A sender that receives a \
+                 CNP slows down, then speeds up again. These runs are the same on every host, however busy it is."
+            ),
+        );
+        super::story::tell(page, self.args, &link, self.cc, self.cc_words)?;
+
+        *part = "'On this host, without congestion control'";
+        page.section(
+            "2. On this host, without congestion control",
+            &format!(
+                "Two senders WRITE to one receiver over sockets, as fast as they can. Each NIC has an emulated port of {rate}: \
+                 packets pass the queue of a switch port of that rate. Nothing tells the senders that together they exceed it."
             ),
         );
         let off = self.run(&link, &Algorithm::Off, "off")?;
         without(page, &off, rate)?;
 
-        *part = "'With DCQCN'";
-        page.section(
-            "2. With DCQCN",
-            &format!(
-                "The same with `{}`. The port marks packets (CE) when its queue grows. The receiver answers marks with \
-                 congestion notifications (CNPs). A sender that receives a CNP slows down, then speeds up again.",
-                self.cc_words
-            ),
-        );
+        *part = "'On this host, with DCQCN'";
+        page.section("3. On this host, with DCQCN", &format!("The same with `{}`.", self.cc_words));
         let on = self.run(&link, self.cc, "dcqcn")?;
         with(page, &on, &off, rate)?;
 
@@ -110,7 +117,13 @@ fn without(page: &Page, run: &Run, rate: Rate) -> Outcome {
     let (dropped, waits) = (counter(&run.receiver, "link_rx_dropped"), run.of_senders("window_stalls"));
     let longest = run.receiver.link_stats().map_or(0, |stats| stats.queue_bytes_max);
     expect(counter(&run.receiver, "np_cnp_sent") == 0, || "a CNP was sent without DCQCN".to_owned())?;
-    expect(dropped + waits > 0, || "the port was never full: this host is slower than the port".to_owned())?;
+    if dropped + waits == 0 || is_too_busy(run, rate) {
+        page.paragraph(&format!(
+            "This host is too busy to judge by: it fills {:.0} % of the port. The runs in virtual time do not depend on it.",
+            used(run, rate) * 100.0
+        ));
+        return Ok(());
+    }
     page.proved(&format!(
         "{}: the queue grew to {longest} bytes, which take {:.0} us at {rate}",
         match (dropped, waits) {
@@ -121,6 +134,16 @@ fn without(page: &Page, run: &Run, rate: Rate) -> Outcome {
         rate.time_for(longest).as_secs_f64() * 1e6
     ));
     Ok(())
+}
+
+/// The share of the port that both senders use in the second half.
+fn used(run: &Run, rate: Rate) -> f64 {
+    run.goodput().iter().sum::<f64>() / rate.as_f64()
+}
+
+/// Whether the host is too slow for a verdict on congestion control: two senders that nothing holds back do not fill the port.
+fn is_too_busy(run: &Run, rate: Rate) -> bool {
+    used(run, rate) < FULL
 }
 
 /// The longest queue, which sets the scale of charts.
@@ -143,6 +166,10 @@ fn with(page: &Page, run: &Run, off: &Run, rate: Rate) -> Outcome {
         page.line(&format!("          allowed rate, scale 0 to {rate}; finally {:.2} Gb/s", last / 1e9));
     }
     shares(page, run, peak(off));
+    if is_too_busy(off, rate) {
+        page.paragraph("This host is too busy to judge queue and shares by.");
+        return Ok(());
+    }
     for (what, count) in [
         ("packet was marked", counter(receiver, "link_rx_marked")),
         ("CNP was sent", counter(receiver, "np_cnp_sent")),
@@ -173,7 +200,7 @@ fn with(page: &Page, run: &Run, off: &Run, rate: Rate) -> Outcome {
 /// Shows how to draw the traces.
 fn traces(page: &Page, on: &Run, off: &Run) {
     page.section(
-        "3. The traces",
+        "4. The traces",
         "Rates, queue, marks and CNPs were recorded every millisecond. To draw them:",
     );
     for run in [off, on] {

@@ -209,7 +209,8 @@ impl Run {
     }
 }
 
-fn jain(shares: [f64; 2]) -> f64 {
+/// Jain's index of two shares.
+pub(super) fn jain(shares: [f64; 2]) -> f64 {
     let [sum, squares] = [shares.iter().sum::<f64>(), shares.iter().map(|share| share * share).sum::<f64>()];
     if squares > 0.0 { sum * sum / (2.0 * squares) } else { 0.0 }
 }

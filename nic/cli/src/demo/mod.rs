@@ -17,6 +17,7 @@ mod page;
 mod server;
 mod services;
 mod speed;
+mod story;
 mod trouble;
 
 use crate::FAILED;
@@ -28,7 +29,8 @@ use std::process::ExitCode;
 /// Show two NICs in two processes performing every operation.
 ///
 /// The demo shows the packets of each operation, error handling, the recovery of lost packets, and a short measurement.
-/// With --link or --cc it shows link credits or congestion control instead. All data is verified.
+/// With --link or --cc it shows link credits or congestion control instead: in virtual time first, and then on this host. All
+/// data is verified.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\
 Examples:

@@ -2,6 +2,7 @@
 
 use rnic_lab::definition::{Definition, ExperimentConfig};
 use rnic_lab::experiment::{self, Ran};
+use rnic_lab::expression::evaluate;
 use rnic_lab::sheet::{ANSWERS, Answers, parameters};
 use rnic_lab::{Lab, Value, Values};
 use std::error::Error;
@@ -69,4 +70,19 @@ impl Folder {
         }
         Ok(experiment::run(config, &table)?)
     }
+}
+
+/// What a lab shows of its runs, as far as it was measured: labels, and values with their units.
+pub(super) fn shown(definition: &Definition, values: &Values) -> Vec<(String, String)> {
+    let mut rows = Vec::new();
+    for of in &definition.show {
+        let value = match values.get(&of.value) {
+            Some(value) => Some(value.clone()),
+            None => evaluate(&of.value, values).ok().map(Value::Number),
+        };
+        if let Some(value) = value {
+            rows.push((of.label.clone(), format!("{value} {}", of.unit).trim_end().to_owned()));
+        }
+    }
+    rows
 }

@@ -1,7 +1,8 @@
 //! `rnic lab`: labs for courses.
 //!
 //! The labs and their judge are `rnic_lab`'s, which opens no file and starts no process. Here are the folder of a student
-//! (`folder`), the experiments in it (`run`), the pictures (`picture`), and the labs whose task is a program (`program`).
+//! (`folder`), the experiments in it (`run`), the pictures (`picture`), and the labs whose task is a program (`program`), and
+//! the pages of a course (`site`).
 
 mod check;
 mod folder;
@@ -10,6 +11,7 @@ mod picture;
 mod program;
 mod run;
 mod show;
+mod site;
 
 use clap::Subcommand;
 use std::error::Error;
@@ -44,6 +46,8 @@ enum Command {
     /// Draw the experiments in a lab's folder.
     #[cfg(feature = "plot")]
     Plot(picture::Args),
+    /// Write all labs as pages for a course: HTML files that need no server.
+    Site(site::Args),
 }
 
 /// The folder of a lab.
@@ -63,5 +67,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         Command::Check(args) => check::run(args),
         #[cfg(feature = "plot")]
         Command::Plot(args) => picture::run(args),
+        Command::Site(args) => site::run(args),
     }
 }

@@ -3,8 +3,9 @@
 use super::Place;
 use super::folder::Folder;
 use crate::plot::{fabric, steps};
-use rnic_lab::experiment::Picture;
+use rnic_lab::experiment::{Picture, Ran};
 use std::error::Error;
+use std::path::Path;
 use std::process::ExitCode;
 
 /// Draw the experiments in a lab's folder.
@@ -27,17 +28,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         let file = folder.path.join(format!("{}.{}", config.name, if args.png { "png" } else { "svg" }));
         let title = format!("{}: {}", folder.definition.title, config.name);
-        let drawn = match folder.run(config)?.picture {
-            Picture::Steps(all) => steps::draw(&title, "virtual time, the requester's port", &all, &file)?,
-            Picture::Fabric(reports) if reports.iter().any(|(_, report)| fabric::can_draw(report)) => {
-                let runs: Vec<_> = reports
-                    .iter()
-                    .map(|(name, report)| fabric::Run { name: name.as_str(), report })
-                    .collect();
-                fabric::draw(&title, "virtual time", &runs, &file)?
-            }
-            Picture::Fabric(_) | Picture::None => continue,
-        };
+        let drawn = draw(&title, &folder.run(config)?, &file)?;
+        if drawn.is_empty() {
+            continue;
+        }
         println!("{}: {}", file.display(), drawn.join(", "));
         count += 1;
     }
@@ -45,4 +39,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         println!("This lab has no picture yet: `rnic lab run` shows its numbers.");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Draws what an experiment measured. Returns what is drawn: nothing if there is no picture of it.
+pub(super) fn draw(title: &str, ran: &Ran, file: &Path) -> Result<Vec<&'static str>, Box<dyn Error>> {
+    match &ran.picture {
+        Picture::Steps(all) => steps::draw(title, "virtual time, the requester's port", all, file),
+        Picture::Fabric(reports) if reports.iter().any(|(_, report)| fabric::can_draw(report)) => {
+            let runs: Vec<_> = reports.iter().map(|(name, report)| fabric::Run { name, report }).collect();
+            fabric::draw(title, "virtual time", &runs, file)
+        }
+        Picture::Fabric(_) | Picture::None => Ok(Vec::new()),
+    }
 }

@@ -1,9 +1,8 @@
 //! `rnic lab run`.
 
 use super::Place;
-use super::folder::Folder;
-use rnic_lab::expression::evaluate;
-use rnic_lab::{Value, Values};
+use super::folder::{Folder, shown};
+use rnic_lab::Values;
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -47,21 +46,14 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     match args.all {
         true => values.0.iter().for_each(|(name, value)| println!("{name:<48} {value}")),
-        false => show(&folder, &values),
+        false => print(&folder, &values),
     }
     Ok(ExitCode::SUCCESS)
 }
 
 /// Prints what the lab shows, as far as it was measured.
-fn show(folder: &Folder, values: &Values) {
-    let width = folder.definition.show.iter().map(|of| of.label.chars().count()).max().unwrap_or(0);
-    for of in &folder.definition.show {
-        let value = match values.get(&of.value) {
-            Some(value) => Some(value.clone()),
-            None => evaluate(&of.value, values).ok().map(Value::Number),
-        };
-        if let Some(value) = value {
-            println!("{}", format!("{:<width$}  {value} {}", of.label, of.unit).trim_end());
-        }
-    }
+fn print(folder: &Folder, values: &Values) {
+    let rows = shown(&folder.definition, values);
+    let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
+    rows.iter().for_each(|(label, value)| println!("{label:<width$}  {value}"));
 }

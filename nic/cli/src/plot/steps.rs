@@ -29,8 +29,10 @@ pub(crate) fn draw(
     let mut items = Vec::new();
     for (what, color, marker) in kinds {
         let is_of = |step: &&Step| if what == "lost" { step.is_lost } else { step.what == what };
+        // A NAK comes just before what it causes, which would cover it.
+        let left = if what == "NAK" { 0.008 * end } else { 0.0 };
         let points: Vec<_> =
-            steps.iter().filter(is_of).map(|step| (step.at_us / 1e6, f64::from(step.psn))).collect();
+            steps.iter().filter(is_of).map(|step| (step.at_us / 1e6 - left, f64::from(step.psn))).collect();
         if !points.is_empty() {
             let look = Look { color, width: 1.0, marker: Some(marker) };
             items.push(Item::new(Shape::Dots(points), look, what));

@@ -181,3 +181,43 @@ fn windows_follow_their_signals() -> Result<()> {
     assert!(run("ibcc", us(1), true)?.1.is_some_and(|rate| rate < LINE), "marks");
     Ok(())
 }
+
+/// With selective repeat no NAK and no timeout tells of a loss: the requester finds it, and congestion control hears of it.
+#[test]
+fn a_loss_that_selective_repeat_finds_counts() -> Result<()> {
+    let rate_after = |fault: Option<&str>| -> Result<Rate> {
+        let net = Net::new();
+        net.set_latency(us(20));
+        let port = |name: &str| {
+            let partner = PartnerSetup::offering(true);
+            let rate = algorithm("swift:base_target=1000,max_cwnd=64");
+            let name = Some(name.to_owned());
+            net.device_with(&DeviceSetup { name, rate, partner, ..DeviceSetup::default() })
+        };
+        let (a, b) = (port("a")?, port("b")?);
+        let (left, right) = RcEnd::pair(&a, &b)?;
+        let (from, to) = memory(&left, &right, 1 << 16)?;
+        // They meet.
+        left.qp.write(0, from.slice(0..64)?, to.remote(0))?;
+        assert_eq!(left.wait()?.status, WcStatus::Success);
+        assert!(net.run_until_idle(Duration::from_secs(1)));
+        if let Some(fault) = fault {
+            a.add_fault(fault)?;
+        }
+        for id in 1..4 {
+            left.qp.write(id, from.all(), to.remote(0))?;
+        }
+        for _ in 1..4 {
+            assert_eq!(left.wait()?.status, WcStatus::Success);
+        }
+        let counters = left.qp.counters();
+        assert_eq!(
+            (counters.retransmitted_pkts, counters.local_ack_timeout_err),
+            (u64::from(fault.is_some()), 0)
+        );
+        Ok(left.qp.rate().expect("it has sent"))
+    };
+    let (whole, cut) = (rate_after(None)?, rate_after(Some("tx data nth=5 drop"))?);
+    assert!(cut < whole, "{cut} after a loss, {whole} without");
+    Ok(())
+}

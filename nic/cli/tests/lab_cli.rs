@@ -1,0 +1,184 @@
+//! The command `rnic lab` as a program: a student's way through a lab, and mistakes at the command line.
+
+#![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+
+/// An empty folder of one test.
+fn folder(name: &str) -> PathBuf {
+    let path = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("lab-{name}"));
+    let _ = fs::remove_dir_all(&path);
+    fs::create_dir_all(&path).unwrap();
+    path
+}
+
+fn lab(folder: &Path, words: &[&str]) -> Output {
+    Command::new(env!("CARGO_BIN_EXE_rnic")).arg("lab").args(words).current_dir(folder).output().unwrap()
+}
+
+/// What is printed, if the exit code is this.
+fn text(folder: &Path, words: &[&str], code: i32) -> String {
+    let output = lab(folder, words);
+    let text = String::from_utf8(output.stdout).unwrap() + &String::from_utf8(output.stderr).unwrap();
+    assert_eq!(output.status.code(), Some(code), "{words:?}: {text}");
+    text
+}
+
+/// The answers of alice in the file of solutions, as a file of answers.
+fn answers(lab: &str) -> String {
+    let source =
+        Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/labs").join(lab).join("solutions.toml");
+    let all: toml::Table = toml::from_str(&fs::read_to_string(source).unwrap()).unwrap();
+    let mut alice = all["solution"][0].as_table().unwrap().clone();
+    alice.insert("lab".to_owned(), lab.into());
+    toml::to_string(&alice).unwrap()
+}
+
+#[test]
+fn a_student_goes_through_a_lab() {
+    let folder = folder("way");
+    let list = text(&folder, &["list"], 0);
+    assert!(list.contains("go-back-n") && list.contains("minutes"), "{list}");
+    let started = text(&folder, &["start", "go-back-n", "--student", "Alice"], 0);
+    assert!(started.contains("rnic lab check"), "{started}");
+    let place = folder.join("lab-go-back-n");
+    let sheet = fs::read_to_string(place.join("README.md")).unwrap();
+    assert_eq!(text(&folder, &["show", "2", "--student", "alice"], 0), sheet);
+    let ran = text(&place, &["run"], 0);
+    for part in [
+        "loss (loss.toml)",
+        "x dropped by fault f1",
+        "yours: it waits for lost_psn",
+        "packets that were sent again",
+    ] {
+        assert!(ran.contains(part), "{part}\n{ran}");
+    }
+    assert_eq!(ran, text(&folder, &["run", "lab-go-back-n"], 0), "the same numbers again");
+    let checked = text(&place, &["check"], 1);
+    assert!(checked.contains("Not yet: 0 of "), "{checked}");
+    fs::write(place.join("answers.toml"), answers("go-back-n")).unwrap();
+    assert!(text(&place, &["check"], 0).contains("Done: all "));
+    let json: serde_json::Value = serde_json::from_str(&text(&place, &["check", "--json"], 0)).unwrap();
+    assert_eq!((&json["passed"], &json["student"]), (&true.into(), &"alice".into()));
+    assert!(
+        text(&place, &["run", "--only", "yours", "--all"], 0).contains("yours.sent_again"),
+        "the task runs"
+    );
+    let plotted = text(&place, &["plot"], 0);
+    assert!(plotted.contains("loss.svg: PSNs") && place.join("yours.svg").is_file(), "{plotted}");
+}
+
+#[test]
+fn files_of_experiments_may_be_changed_and_do_not_change_the_verdict() {
+    let folder = folder("change");
+    text(&folder, &["start", "go-back-n", "--student", "alice", "--into", "mine"], 0);
+    let place = folder.join("mine");
+    fs::write(place.join("answers.toml"), answers("go-back-n")).unwrap();
+    let file = place.join("loss.toml");
+    let whole = fs::read_to_string(&file).unwrap();
+    let without = whole.split("[faults]").next().unwrap();
+    fs::write(&file, without).unwrap();
+    assert!(text(&place, &["run"], 0).contains("packets that were sent again (loss)        0"));
+    text(&place, &["check"], 0);
+    fs::write(&file, whole.replace("latency = ", "lateness = ")).unwrap();
+    let error = text(&place, &["run"], 2);
+    assert!(
+        error.starts_with("rnic: loss.toml: ") && error.contains("lateness") && error.lines().count() == 1,
+        "{error}"
+    );
+}
+
+#[test]
+fn mistakes_are_told_in_one_line() {
+    let folder = folder("mistakes");
+    for (words, part) in [
+        (&["show", "go-back-m"][..], "did you mean `go-back-n`?"),
+        (&["start", "11"], "there is no lab `11`"),
+        (&["start", "go-back-n", "--student", "../x"], "a student's ID has"),
+        (&["run"], "is no lab's folder"),
+        (&["check", "nowhere"], "is no lab's folder"),
+    ] {
+        let error = text(&folder, words, 2);
+        assert!(error.contains(part) && error.lines().count() == 1, "{words:?}: {error}");
+    }
+    text(&folder, &["start", "go-back-n", "--into", "mine"], 0);
+    assert!(text(&folder, &["start", "go-back-n", "--into", "mine"], 2).contains("exists already"));
+    assert!(text(&folder, &["check", "mine", "--student", "bob"], 2).contains("that of student, not of bob"));
+    assert!(text(&folder, &["run", "mine", "--only", "los"], 2).contains("did you mean `loss`?"));
+    let answers = folder.join("mine/answers.toml");
+    let whole = fs::read_to_string(&answers).unwrap();
+    fs::write(&answers, whole.replace("[after]", "[afterwards]")).unwrap();
+    assert!(text(&folder, &["check", "mine"], 2).contains("answers.toml: "));
+    fs::write(&answers, whole.replace("[task]", "[task]\nlost = 3")).unwrap();
+    assert!(
+        text(&folder, &["check", "mine"], 1)
+            .contains("the lab does not ask for this: did you mean `lost_psn`?")
+    );
+}
+
+#[test]
+fn a_lab_of_ones_own_is_a_folder() {
+    let folder = folder("own");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/labs/retries");
+    let own = folder.join("patience");
+    fs::create_dir_all(&own).unwrap();
+    for entry in fs::read_dir(source).unwrap() {
+        let path = entry.unwrap().path();
+        fs::copy(&path, own.join(path.file_name().unwrap())).unwrap();
+    }
+    text(&folder, &["start", "./patience", "--student", "alice"], 0);
+    let place = folder.join("lab-patience");
+    assert!(text(&place, &["run"], 0).contains("gone: it ended after"));
+    assert!(text(&place, &["check"], 1).contains("Not yet"));
+}
+
+#[test]
+fn every_lab_is_started_run_and_drawn() {
+    let folder = folder("all");
+    let list = text(&folder, &["list"], 0);
+    let names =
+        list.lines().filter(|line| line.starts_with(|first: char| first == ' ' || first.is_ascii_digit()));
+    let names: Vec<&str> = names
+        .filter(|line| line.contains("minutes"))
+        .filter_map(|line| line.split_whitespace().nth(1))
+        .collect();
+    assert!(names.len() >= 10, "{list}");
+    for name in names {
+        text(&folder, &["start", name, "--student", "carol"], 0);
+        let place = folder.join(format!("lab-{name}"));
+        assert!(!text(&place, &["run"], 0).is_empty(), "{name}");
+        text(&place, &["plot"], 0);
+        text(&place, &["check"], 1);
+        assert!(
+            text(&folder, &["show", name, "--instructor", "--student", "carol"], 0).contains("## Solution")
+        );
+    }
+}
+
+#[test]
+fn the_pages_of_a_course_need_nothing_from_elsewhere() {
+    let folder = folder("site");
+    let told = text(&folder, &["site", "pages", "--title", "Networks <2>"], 0);
+    assert!(told.contains("index.html"), "{told}");
+    let pages = folder.join("pages");
+    let index = fs::read_to_string(pages.join("index.html")).unwrap();
+    assert!(index.contains("Networks &lt;2&gt;") && index.matches("<li>").count() >= 10, "{index}");
+    let mut pictures = 0;
+    for entry in fs::read_dir(&pages).unwrap() {
+        let path = entry.unwrap().path();
+        let text = fs::read_to_string(&path).unwrap();
+        pictures += usize::from(path.extension().is_some_and(|end| end == "svg"));
+        for word in ["src=\"http", "href=\"http", "<script", "@import", "$("] {
+            assert!(!text.contains(word), "{}: {word}", path.display());
+        }
+        for link in text.split("src=\"").skip(1).filter_map(|rest| rest.split('"').next()) {
+            assert!(pages.join(link).is_file(), "{}: {link}", path.display());
+        }
+        assert!(!path.to_string_lossy().contains("instructor"));
+    }
+    assert!(pictures >= 8, "{pictures}");
+    text(&folder, &["site", "pages", "--instructor"], 0);
+    assert!(pages.join("go-back-n-instructor.html").is_file());
+}
