@@ -28,7 +28,8 @@ fn start(folder: &Folder, student: &str, language: &str) -> PathBuf {
     let mut text = fs::read_to_string(&file).expect("answers");
     let number = |name: &str| -> u64 {
         let c = fs::read_to_string(place.join("c/first_write.c")).expect("a start in C");
-        let line = c.lines().find_map(|line| line.strip_prefix(&format!("#define {name} "))).expect("a number");
+        let line =
+            c.lines().find_map(|line| line.strip_prefix(&format!("#define {name} "))).expect("a number");
         line.parse().expect("a number")
     };
     for (from, to) in ANSWERS {
@@ -48,7 +49,8 @@ fn solve(place: &Path, file: &str) {
     let mine = fs::read_to_string(place.join(file)).expect("a start of the student");
     let mut solution = fs::read_to_string(source().join("solution").join(file)).expect("a solution");
     // The same lines have the same places to fill in.
-    for (template, filled) in start.lines().zip(mine.lines()).filter(|(template, filled)| template != filled) {
+    for (template, filled) in start.lines().zip(mine.lines()).filter(|(template, filled)| template != filled)
+    {
         solution = solution.replace(template, filled);
     }
     assert!(!solution.contains("$("), "{solution}");
@@ -71,7 +73,8 @@ fn cargo(folder: &Folder) -> Option<PathBuf> {
         let name = path.file_name().unwrap_or_default().to_string_lossy().into_owned();
         name.starts_with("librnic-") && name.ends_with(".rlib")
     };
-    let newest = libraries.filter(is_ours).max_by_key(|path| fs::metadata(path).and_then(|of| of.modified()).ok())?;
+    let newest =
+        libraries.filter(is_ours).max_by_key(|path| fs::metadata(path).and_then(|of| of.modified()).ok())?;
     let bin = folder.path().join("bin");
     fs::create_dir_all(&bin).expect("a folder");
     let script = format!(
@@ -100,7 +103,9 @@ fn the_first_write_is_judged_in_each_language() {
         ("rust", "rust/src/main.rs", has("rustc")),
     ] {
         if !is_there {
-            println!("SKIPPED: what programs in {language} need is not installed, so the lab was not done in it");
+            println!(
+                "SKIPPED: what programs in {language} need is not installed, so the lab was not done in it"
+            );
             continue;
         }
         let place = start(&folder, &format!("alice-{language}"), language);
@@ -136,7 +141,11 @@ fn typical_mistakes_in_the_first_write_are_named() {
         ("remote->rkey));", "remote->rkey + 7));", "no WRITE was acknowledged"),
         ("remote->rkey + 1", "remote->rkey", "no WRITE with a wrong key was refused"),
         // The completion is not looked at.
-        ("ibv_wc_status_str(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey + 1))", "(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey + 1), \"done\")", "print the status of both completions"),
+        (
+            "ibv_wc_status_str(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey + 1))",
+            "(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey + 1), \"done\")",
+            "print the status of both completions",
+        ),
         ("    return 0;\n", "    return 3;\n", "exit code 0"),
     ] {
         assert!(right.contains(from), "{from}");

@@ -111,7 +111,7 @@ fn mistakes_are_told_in_one_line() {
     let whole = fs::read_to_string(&answers).unwrap();
     fs::write(&answers, whole.replace("[after]", "[afterwards]")).unwrap();
     assert!(text(&folder, &["check", "mine"], 2).contains("answers.toml: "));
-    fs::write(&answers, whole.replace("[task]", "[task]\nlost = 3")).unwrap();
+    fs::write(&answers, whole.replace("[task]", "[task]\nlost_psm = 3")).unwrap();
     assert!(
         text(&folder, &["check", "mine"], 1)
             .contains("the lab does not ask for this: did you mean `lost_psn`?")

@@ -102,11 +102,14 @@ impl Told<'_> {
         let longest = queue.iter().map(|(_, bytes)| *bytes).fold(1.0, f64::max);
         page.line(&format!("queue     {}", chart(&queue, longest.max(scale.unwrap_or(0.0)))));
         let mean = self.mean("s0>host0", "queue", 1.0, 1.5);
-        page.line(&format!(
-            "          rates: scale 0 to {rate}; queue: mean {:.0} KiB while both send, longest {:.0} KiB",
-            mean / 1024.0,
-            longest / 1024.0
-        ));
+        page.row(
+            "          ",
+            &format!(
+                "rates: scale 0 to {rate}; queue: mean {:.0} KiB while both send, longest {:.0} KiB",
+                mean / 1024.0,
+                longest / 1024.0
+            ),
+        );
         Ok(mean)
     }
 
