@@ -185,12 +185,12 @@ fn windows_follow_their_signals() -> Result<()> {
 /// With selective repeat no NAK and no timeout tells of a loss: the requester finds it, and congestion control hears of it.
 #[test]
 fn a_loss_that_selective_repeat_finds_counts() -> Result<()> {
-    let rate_after = |fault: Option<&str>| -> Result<Rate> {
+    let window_after = |fault: Option<&str>| -> Result<u32> {
         let net = Net::new();
         net.set_latency(us(20));
         let port = |name: &str| {
             let partner = PartnerSetup::offering(true);
-            let rate = algorithm("swift:base_target=1000,max_cwnd=64");
+            let rate = algorithm("swift:base_target=1000,max_cwnd=8");
             let name = Some(name.to_owned());
             net.device_with(&DeviceSetup { name, rate, partner, ..DeviceSetup::default() })
         };
@@ -215,9 +215,13 @@ fn a_loss_that_selective_repeat_finds_counts() -> Result<()> {
             (counters.retransmitted_pkts, counters.local_ack_timeout_err),
             (u64::from(fault.is_some()), 0)
         );
-        Ok(left.qp.rate().expect("it has sent"))
+        // What leaves before the first acknowledgement comes fills the window.
+        left.qp.write(4, from.all(), to.remote(0))?;
+        net.run_for(us(35));
+        let flying = a.inner.port.inspect(|engine| engine.qp(left.qp.qpn()).map(qp::QueuePair::in_flight));
+        Ok(flying.flatten().expect("it is there"))
     };
-    let (whole, cut) = (rate_after(None)?, rate_after(Some("tx data nth=5 drop"))?);
-    assert!(cut < whole, "{cut} after a loss, {whole} without");
+    let (whole, cut) = (window_after(None)?, window_after(Some("tx data nth=44 drop"))?);
+    assert!(whole == 8 && cut < 7, "{cut} after a loss, {whole} without");
     Ok(())
 }
