@@ -31,7 +31,7 @@ pub(super) struct Args {
 
 /// The style of all pages: readable on a phone and on paper, with colours that can be told apart.
 const STYLE: &str = "body{font:17px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#222;\
-    background:#fff}a{color:#0062a3}h1,h2{line-height:1.2}h2{margin-top:2rem}pre{overflow-x:auto;background:#f5f5f5;\
+    background:#fff}a{color:#0062a3}h1,h2{line-height:1.2;overflow-wrap:anywhere}h2{margin-top:2rem}pre{overflow-x:auto;background:#f5f5f5;\
     padding:.8rem;font-size:.8rem;line-height:1.35}code{background:#f5f5f5}img{max-width:100%;height:auto}table{\
     border-collapse:collapse;display:block;overflow-x:auto}td,th{border:1px solid #bbb;padding:.3rem .6rem;text-align:left}\
     nav{margin-bottom:1.5rem}li{margin:.3rem 0}";
