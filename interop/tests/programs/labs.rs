@@ -138,7 +138,7 @@ fn typical_mistakes_in_the_first_write_are_named() {
     let right = fs::read_to_string(&file).expect("a solution");
     for (from, to, says) in [
         // The local region's key in place of the remote one's.
-        ("remote->rkey));", "remote->rkey + 7));", "no WRITE was acknowledged"),
+        ("remote->rkey)));", "remote->rkey + 7)));", "no WRITE was acknowledged"),
         ("remote->rkey + 1", "remote->rkey", "no WRITE with a wrong key was refused"),
         // The completion is not looked at.
         (

@@ -10,6 +10,7 @@ use rnic_lab::program::Seen;
 use rnic_lab::template::fill;
 use std::error::Error;
 use std::fs;
+use std::net::IpAddr;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -182,8 +183,24 @@ pub(super) fn judge(folder: &Folder, verdict: &mut Verdict) -> Result<(), Box<dy
     Ok(())
 }
 
+/// The packets of a capture. A device that sends to itself sees each packet leave and come, and the capture has both: one counts.
 fn packets(capture: &Path) -> Result<Vec<DecodedPacket>, Box<dyn Error>> {
     // A program that opened no device left none.
     let Ok(file) = fs::File::open(capture) else { return Ok(Vec::new()) };
-    Ok(Decoder::new(file)?.collect::<Result<Vec<_>, _>>()?)
+    let mut packets = Decoder::new(file)?.collect::<Result<Vec<_>, _>>()?;
+    let mut has_left: Vec<(IpAddr, u32)> = Vec::new();
+    packets.retain(|packet| {
+        let icrc = packet.icrc.as_ref().map_or(0, |icrc| icrc.found);
+        let key = (packet.src, icrc);
+        let has_come = packet.src == packet.dst
+            && has_left.iter().position(|other| *other == key).is_some_and(|at| {
+                has_left.swap_remove(at);
+                true
+            });
+        if !has_come {
+            has_left.push(key);
+        }
+        !has_come
+    });
+    Ok(packets)
 }

@@ -293,7 +293,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
                 }
             }
             // Their markers are drawn over everything else.
-            Shape::Dots(_) | Shape::Note => {}
+            Shape::Dots(_) | Shape::Note | Shape::Heading => {}
         }
         Ok(())
     }
@@ -365,7 +365,9 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
             self.swatch(item, (left, y))?;
             let off = matches!(item.shape, Shape::Level(level) if level > self.axis.high);
             let text = if off { format!("{legend} (above)") } else { (*legend).clone() };
-            let at = (left + sizes.swatch + 0.6 * sizes.text, y + 0.36 * sizes.text);
+            // A heading stands in the place of the samples.
+            let indent = if item.shape == Shape::Heading { 0.0 } else { sizes.swatch + 0.6 * sizes.text };
+            let at = (left + indent, y + 0.36 * sizes.text);
             self.canvas.text(&fitted(&text, width), at, sizes.text, INK, Anchor::Left)?;
             y += line;
         }
@@ -385,7 +387,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
             Shape::Line(_) | Shape::Steps(_) | Shape::Note => {
                 self.canvas.line(&[(x, y), (x + length, y)], color, width)?
             }
-            Shape::Dots(_) => {}
+            Shape::Dots(_) | Shape::Heading => {}
             Shape::Level(_) => self.canvas.dashes((x, y), (x + length, y), color, width)?,
             Shape::Area(_) | Shape::Bars(_) | Shape::Shade(_) => {
                 let half = 0.35 * self.sizes.text;

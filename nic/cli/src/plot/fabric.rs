@@ -1,6 +1,6 @@
 //! Pictures of `rnic fabric`: samples over time, and how flow completion times are distributed.
 
-use super::figure::{Across, Figure, Item, Look, PALETTE, Panel, Shape};
+use super::figure::{Across, Color, Figure, Item, Look, PALETTE, Panel, Shape};
 use super::panels::{SIZES, unit};
 use super::series::{Gauge, Point, Span};
 use super::{Failure, Format, WIDTH, height, write};
@@ -48,7 +48,9 @@ pub(crate) fn draw(
     let format = Format::of(path)?;
     let figure = figure(title, subtitle, runs)?;
     write(&figure, (WIDTH, height(figure.panels.len())), format, path)?;
-    Ok(figure.panels.iter().map(|panel| panel.name).collect())
+    let mut names: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
+    names.dedup();
+    Ok(names)
 }
 
 fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, Failure> {
@@ -58,8 +60,10 @@ fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, Failu
     let to = if to > 0.0 { to } else { 1.0 };
     let span = Span { from: 0.0, to, columns: WIDTH as usize, window: to };
     let lines = Lines::of(runs);
-    let panels = [lines.queue(&span), lines.rate(&span), lines.paused(&span), completion(runs)];
-    let panels: Vec<Panel> = panels.into_iter().flatten().collect();
+    let mut panels = lines.queue(&span);
+    panels.extend(lines.rate(&span));
+    panels.extend(lines.paused(&span));
+    panels.extend(completion(runs));
     if panels.is_empty() {
         return Err(format!(
             "nothing to draw: add `interval`, `ports` or `flows` to the table [sample] of the scenario; from {ENOUGH} \
@@ -72,53 +76,129 @@ fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, Failu
 
 /// A line of a run.
 struct Drawn<'a> {
-    legend: String,
-    /// The number of the port or the flow: it has the same colour in all panels.
-    color: usize,
+    /// The run.
+    run: &'a str,
     series: &'a Series,
     line: &'a Line,
 }
 
+impl Drawn<'_> {
+    /// What it is called: with the name of its run if several runs share a panel.
+    fn legend(&self, with_run: bool) -> String {
+        if with_run { format!("{}: {}", self.run, self.line.name) } else { self.line.name.clone() }
+    }
+
+    /// What has a colour of its own: the port or the flow, whatever the class.
+    fn owner(&self, with_run: bool) -> String {
+        let legend = self.legend(with_run);
+        legend.split(" class ").next().unwrap_or_default().to_owned()
+    }
+}
+
+/// From so many runs on, their lines share panels: panels for each would be too low.
+const MANY: usize = 5;
+
 /// All lines of all runs.
 struct Lines<'a> {
+    runs: Vec<&'a str>,
     lines: Vec<Drawn<'a>>,
-    /// How many ports and flows there are.
-    colors: usize,
 }
 
 impl<'a> Lines<'a> {
     fn of(runs: &[Run<'a>]) -> Self {
-        let (mut lines, mut known) = (Vec::new(), Vec::new());
-        for (number, run) in runs.iter().enumerate() {
-            let Some(series) = &run.report.series else { continue };
-            for line in &series.lines {
-                let base = line.name.split(" class ").next().unwrap_or_default();
-                let key = (number, base);
-                let color = known.iter().position(|other| *other == key).unwrap_or(known.len());
-                if color == known.len() {
-                    known.push(key);
-                }
-                let legend = [run.name, &line.name].join(if run.name.is_empty() { "" } else { ": " });
-                lines.push(Drawn { legend, color, series, line });
-            }
-        }
-        Self { lines, colors: known.len() }
+        let of = |run: &Run<'a>| {
+            let (name, series) = (run.name, run.report.series.as_ref());
+            let lines =
+                series.into_iter().flat_map(|series| series.lines.iter().map(move |line| (series, line)));
+            lines.map(move |(series, line)| Drawn { run: name, series, line })
+        };
+        Self { runs: runs.iter().map(|run| run.name).collect(), lines: runs.iter().flat_map(of).collect() }
     }
 
-    /// A panel of all lines of a kind, each made into points by `points`.
-    fn panel(
+    /// The panels of a kind, whose lines `points` makes into points: one for each run, with the same axis and the same colour for
+    /// a flow, or one for all if a run has no more than a line of the kind.
+    fn panels(
         &self,
         kind: &'static str,
-        label: String,
+        label: &str,
         weight: f64,
         points: &dyn Fn(&Drawn<'_>) -> Vec<Point>,
-    ) -> Option<Panel> {
+    ) -> Vec<Panel> {
+        let all: Vec<&Drawn<'_>> = self.lines.iter().filter(|drawn| drawn.line.kind == kind).collect();
+        let runs: Vec<&str> =
+            self.runs.iter().copied().filter(|run| all.iter().any(|drawn| drawn.run == *run)).collect();
+        let alone = runs.len() < 2;
+        let together = !alone && (all.len() <= runs.len() || runs.len() >= MANY);
+        let mut owners: Vec<String> = Vec::new();
+        for owner in self.lines.iter().map(|drawn| drawn.owner(together)) {
+            if !owners.contains(&owner) {
+                owners.push(owner);
+            }
+        }
+        let looks = Looks { owners: &owners, with_run: together };
+        if together {
+            return vec![looks.panel((kind, label, weight), &all, points)];
+        }
+        // Several panels of a kind take more room than one, and less than each by itself.
+        let weight = weight / (runs.len().max(1) as f64).sqrt();
+        let mut panels = Vec::new();
+        for run in runs {
+            let own: Vec<&Drawn<'_>> = all.iter().copied().filter(|drawn| drawn.run == run).collect();
+            let mut panel = looks.panel((kind, label, weight), &own, points);
+            if !alone {
+                panel.items.insert(0, Item::new(Shape::Heading, Look::plain(Color::BLACK, 1.0), run));
+            }
+            panels.push(panel);
+        }
+        let reach = panels.iter().map(Panel::top).fold(0.0, f64::max);
+        panels.iter_mut().for_each(|panel| panel.reach = reach);
+        panels
+    }
+
+    fn queue(&self, span: &Span) -> Vec<Panel> {
+        let values = self.lines.iter().filter(|drawn| drawn.line.kind == "queue");
+        let top = values.flat_map(|drawn| &drawn.line.values).copied().fold(0.0, f64::max);
+        let (factor, name) = unit(top, SIZES);
+        self.panels("queue", &format!("queue ({name})"), 1.8, &|drawn| {
+            let mut gauge = Gauge::default();
+            for (time, value) in drawn.series.time_us.iter().zip(&drawn.line.values) {
+                gauge.add(span, time / 1e6, Some(value / factor));
+            }
+            gauge.finish()
+        })
+    }
+
+    fn rate(&self, span: &Span) -> Vec<Panel> {
+        self.panels("rate", "rate (Gb/s)", 1.8, &|drawn| averages(drawn, span, 1.0))
+    }
+
+    fn paused(&self, span: &Span) -> Vec<Panel> {
+        self.panels("paused", "paused (%)", 1.3, &|drawn| averages(drawn, span, 100.0))
+    }
+}
+
+/// Who has which colour.
+struct Looks<'a> {
+    owners: &'a [String],
+    with_run: bool,
+}
+
+impl Looks<'_> {
+    /// A panel of lines, with its kind, label and weight.
+    fn panel(
+        &self,
+        (name, label, weight): (&'static str, &str, f64),
+        lines: &[&Drawn<'_>],
+        points: &dyn Fn(&Drawn<'_>) -> Vec<Point>,
+    ) -> Panel {
         let (mut items, mut unnamed) = (Vec::new(), 0);
-        for drawn in self.lines.iter().filter(|drawn| drawn.line.kind == kind) {
-            let look = Look { width: 1.6, ..Look::of(drawn.color, self.colors) };
+        for drawn in lines {
+            let owner = drawn.owner(self.with_run);
+            let color = self.owners.iter().position(|known| *known == owner).unwrap_or(PALETTE.len());
+            let look = Look { width: 1.6, ..Look::of(color, self.owners.len()) };
             let shape = Shape::Line(points(drawn));
-            if drawn.color < PALETTE.len() {
-                items.push(Item::new(shape, look, drawn.legend.clone()));
+            if color < PALETTE.len() {
+                items.push(Item::new(shape, look, drawn.legend(self.with_run)));
             } else {
                 unnamed += 1;
                 // Behind those with a colour.
@@ -128,28 +208,7 @@ impl<'a> Lines<'a> {
         if unnamed > 0 {
             items.push(Item::new(Shape::Note, Look::of(PALETTE.len(), 0), format!("{unnamed} more")));
         }
-        (!items.is_empty()).then_some(Panel { name: kind, label, across: None, weight, items })
-    }
-
-    fn queue(&self, span: &Span) -> Option<Panel> {
-        let values = self.lines.iter().filter(|drawn| drawn.line.kind == "queue");
-        let top = values.flat_map(|drawn| &drawn.line.values).copied().fold(0.0, f64::max);
-        let (factor, name) = unit(top, SIZES);
-        self.panel("queue", format!("queue ({name})"), 1.8, &|drawn| {
-            let mut gauge = Gauge::default();
-            for (time, value) in drawn.series.time_us.iter().zip(&drawn.line.values) {
-                gauge.add(span, time / 1e6, Some(value / factor));
-            }
-            gauge.finish()
-        })
-    }
-
-    fn rate(&self, span: &Span) -> Option<Panel> {
-        self.panel("rate", "rate (Gb/s)".to_owned(), 1.8, &|drawn| averages(drawn, span, 1.0))
-    }
-
-    fn paused(&self, span: &Span) -> Option<Panel> {
-        self.panel("paused", "paused (%)".to_owned(), 1.3, &|drawn| averages(drawn, span, 100.0))
+        Panel { name, label: label.to_owned(), across: None, weight, items, reach: 0.0 }
     }
 }
 
@@ -198,7 +257,14 @@ fn completion(runs: &[Run<'_>]) -> Option<Panel> {
     let items = drawn.iter().enumerate().map(item).collect();
     let label = format!("flow completion time ({name})");
     let across = Some(Across { label, low, high, is_log });
-    Some(Panel { name: "completion times", label: "flows done (%)".to_owned(), across, weight: 2.0, items })
+    Some(Panel {
+        name: "completion times",
+        label: "flows done (%)".to_owned(),
+        across,
+        weight: 2.0,
+        items,
+        reach: 0.0,
+    })
 }
 
 /// For each time the share of flows that took no longer, in percent.

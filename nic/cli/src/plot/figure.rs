@@ -99,6 +99,8 @@ pub(super) enum Shape {
     Dots(Vec<Point>),
     /// A line of the legend only.
     Note,
+    /// A heading in the legend.
+    Heading,
 }
 
 /// A quantity in a panel.
@@ -127,7 +129,7 @@ impl Item {
                 highest(&mut points.iter().map(|point| point.1))
             }
             Shape::Steps(steps) | Shape::Bars(steps) => highest(&mut steps.iter().map(|step| step.2)),
-            Shape::Level(_) | Shape::Shade(_) | Shape::Note => 0.0,
+            Shape::Level(_) | Shape::Shade(_) | Shape::Note | Shape::Heading => 0.0,
         }
     }
 }
@@ -158,6 +160,8 @@ pub(super) struct Panel {
     pub(super) weight: f64,
     /// The quantities, in drawing order.
     pub(super) items: Vec<Item>,
+    /// The axis reaches at least this value: panels of the same quantity share one.
+    pub(super) reach: f64,
 }
 
 impl Panel {
@@ -170,7 +174,7 @@ impl Panel {
             Shape::Level(level) if level <= WORTH * measured => Some(level),
             _ => None,
         });
-        levels.fold(measured, f64::max)
+        levels.fold(measured, f64::max).max(self.reach)
     }
 }
 

@@ -214,7 +214,14 @@ fn goodput(
     if limited {
         items.push(Item::new(Shape::Note, Look::plain(Color::GREY, 1.0), "thin: rate allowed"));
     }
-    Some(Panel { name: NAMES[0], label: format!("goodput ({name})"), across: None, weight: 2.6, items })
+    Some(Panel {
+        name: NAMES[0],
+        label: format!("goodput ({name})"),
+        across: None,
+        weight: 2.6,
+        items,
+        reach: 0.0,
+    })
 }
 
 /// The queue of a port.
@@ -280,7 +287,14 @@ fn queue(queues: &[Queue], link: &LinkHeader) -> Option<Panel> {
             format!("{what}, {value} {name}"),
         ));
     }
-    Some(Panel { name: NAMES[1], label: format!("queue ({name})"), across: None, weight: 1.6, items })
+    Some(Panel {
+        name: NAMES[1],
+        label: format!("queue ({name})"),
+        across: None,
+        weight: 1.6,
+        items,
+        reach: 0.0,
+    })
 }
 
 fn alpha(streams: &mut [Stream], looks: &[Look]) -> Option<Panel> {
@@ -298,6 +312,7 @@ fn alpha(streams: &mut [Stream], looks: &[Look]) -> Option<Panel> {
         across: None,
         weight: 1.2,
         items,
+        reach: 0.0,
     })
 }
 
@@ -335,6 +350,7 @@ fn notifications(sources: &[Source], span: &Span) -> Option<Panel> {
         across: None,
         weight: 1.3,
         items,
+        reach: 0.0,
     })
 }
 
@@ -371,7 +387,14 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
             let steps = share(counter, span).into_iter().map(|(from, to, share)| (from, to, 100.0 * share));
             items.push(Item::silent(Shape::Steps(steps.collect()), Look::plain(*color, 1.5)));
         }
-        return Some(Panel { name: NAMES[4], label: "stopped (%)".into(), across: None, weight: 1.3, items });
+        return Some(Panel {
+            name: NAMES[4],
+            label: "stopped (%)".into(),
+            across: None,
+            weight: 1.3,
+            items,
+            reach: 0.0,
+        });
     }
     let points: Vec<_> = lines.iter().map(|(_, points)| points.clone()).collect();
     let block = 64.0;
@@ -382,7 +405,14 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
         let shape = Shape::Line(scaled(&points, block / factor));
         items.push(Item { shape, look, legend: is_named(&look).then_some(legend) });
     }
-    Some(Panel { name: NAMES[4], label: format!("credits ({name})"), across: None, weight: 1.4, items })
+    Some(Panel {
+        name: NAMES[4],
+        label: format!("credits ({name})"),
+        across: None,
+        weight: 1.4,
+        items,
+        reach: 0.0,
+    })
 }
 
 fn losses(sources: &[Source], span: &Span) -> Option<Panel> {
@@ -414,5 +444,6 @@ fn losses(sources: &[Source], span: &Span) -> Option<Panel> {
         across: None,
         weight: 1.2,
         items,
+        reach: 0.0,
     })
 }

@@ -38,7 +38,7 @@ pub(crate) fn draw(
             items.push(Item::new(Shape::Dots(points), look, what));
         }
     }
-    let panel = Panel { name: "PSNs", label: "PSN".to_owned(), across: None, weight: 3.0, items };
+    let panel = Panel { name: "PSNs", label: "PSN".to_owned(), across: None, weight: 3.0, items, reach: 0.0 };
     let figure = Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, panels: vec![panel] };
     write(&figure, (WIDTH, height(figure.panels.len())), format, path)?;
     Ok(vec!["PSNs"])

@@ -51,7 +51,12 @@ pub(super) fn read(filter: &Filter, choice: &Choice) -> Result<Vec<Seen>, Box<dy
     all.retain(|one| choice.all_namespaces || one.slot.is_some() || is_here(one));
     let (hidden, left) = (total - all.len(), all.len());
     all.retain(|one| filter.takes(one) && (one.running || !choice.running));
-    all.sort_by_key(|one| !one.running);
+    // Those that run keep their places while their counters change. The others are in the order in which they ended.
+    let place = |one: &Seen| one.running.then(|| (one.pid, one.device.clone()));
+    all.sort_by(|a, b| match (place(a), place(b)) {
+        (Some(a), Some(b)) => a.cmp(&b),
+        _ => b.running.cmp(&a.running),
+    });
     if all.is_empty() && left > 0 {
         eprintln!("the options match none of the {left} devices; `rnic show counters` lists them all");
     } else if all.is_empty() {

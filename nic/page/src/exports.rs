@@ -1,0 +1,94 @@
+//! The functions that a page calls. Texts go in and out as bytes in the module's memory.
+
+use super::Bench;
+use std::cell::RefCell;
+
+thread_local! {
+    static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };
+    /// The text that goes in, and the one that goes out.
+    static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+    static OUTPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Keeps a text for the page, behind its length in 32 bits; returns where.
+fn give(text: &str) -> *const u8 {
+    OUTPUT.with_borrow_mut(|output| {
+        output.clear();
+        output.extend_from_slice(&(text.len() as u32).to_le_bytes());
+        output.extend_from_slice(text.as_bytes());
+        output.as_ptr()
+    })
+}
+
+fn input() -> String {
+    INPUT.with_borrow(|input| String::from_utf8_lossy(input).into_owned())
+}
+
+/// What a call gives: the text, or an error as `{"error": ...}`.
+fn answer(result: Result<String, String>) -> *const u8 {
+    match result {
+        Ok(text) => give(&text),
+        Err(why) => give(&serde_json::json!({ "error": why }).to_string()),
+    }
+}
+
+fn with(act: impl FnOnce(&mut Bench) -> Result<(), String>) -> *const u8 {
+    answer(BENCH.with_borrow_mut(|bench| {
+        let bench = bench.as_mut().ok_or("nothing is set up")?;
+        act(bench)?;
+        serde_json::to_string(&bench.tell()).map_err(|why| why.to_string())
+    }))
+}
+
+/// Room for a text of this length, which the page fills before it calls a function that takes one.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn input_room(len: usize) -> *mut u8 {
+    INPUT.with_borrow_mut(|input| {
+        input.clear();
+        input.resize(len, 0);
+        input.as_mut_ptr()
+    })
+}
+
+/// Sets up what the text says.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn set_up() -> *const u8 {
+    match Bench::new(&input()) {
+        Ok(bench) => {
+            BENCH.set(Some(bench));
+            with(|_| Ok(()))
+        }
+        Err(why) => answer(Err(why)),
+    }
+}
+
+/// Goes on to this time in microseconds.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn run(until: f64) -> *const u8 {
+    with(|bench| bench.run(until))
+}
+
+/// Goes on to the next packet.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn step(most: f64) -> *const u8 {
+    with(|bench| bench.step(most))
+}
+
+/// Does what the text says.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn act() -> *const u8 {
+    let text = input();
+    with(|bench| bench.act(&text).map(|_| ()))
+}
+
+/// The log of what the text sets up, to this time.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn log(until: f64) -> *const u8 {
+    answer(Bench::log(&input(), until))
+}
