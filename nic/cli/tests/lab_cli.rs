@@ -96,7 +96,7 @@ fn mistakes_are_told_in_one_line() {
     for (words, part) in [
         (&["show", "go-back-m"][..], "did you mean `go-back-n`?"),
         (&["start", "11"], "there is no lab `11`"),
-        (&["start", "go-back-n", "--student", "../x"], "a student's ID has"),
+        (&["start", "go-back-n", "--student", "../x"], "is not a valid student ID"),
         (&["run"], "is no lab's folder"),
         (&["check", "nowhere"], "is no lab's folder"),
     ] {
@@ -181,4 +181,15 @@ fn the_pages_of_a_course_need_nothing_from_elsewhere() {
     assert!(pictures >= 8, "{pictures}");
     text(&folder, &["site", "pages", "--instructor"], 0);
     assert!(pages.join("go-back-n-instructor.html").is_file());
+}
+
+#[test]
+fn a_reader_that_goes_away_ends_nothing() {
+    let folder = folder("pipe");
+    text(&folder, &["start", "go-back-n", "--into", "mine"], 0);
+    for words in ["list", "show go-back-n", "run mine", "check mine"] {
+        let script = format!("{} lab {words} 2>errors | true", env!("CARGO_BIN_EXE_rnic"));
+        Command::new("sh").args(["-c", &script]).current_dir(&folder).status().unwrap();
+        assert_eq!(fs::read_to_string(folder.join("errors")).unwrap(), "", "{words}");
+    }
 }

@@ -33,7 +33,7 @@ impl Lab {
     /// The text of a file.
     ///
     /// # Errors
-    /// There is none.
+    /// The lab has no such file.
     pub fn file(&self, path: &str) -> Result<&str, LabError> {
         let found = self.files.iter().find(|(name, _)| *name == path);
         found.map(|(_, text)| &**text).ok_or_else(|| LabError::file(path, "the lab has no such file"))
@@ -114,7 +114,7 @@ pub const LABS: &[Builtin] = &[
 /// The lab of this name, or of this number from 1.
 ///
 /// # Errors
-/// There is none: says which name is similar.
+/// No lab has this name. The error suggests a similar one.
 pub fn find(name: &str) -> Result<Lab, LabError> {
     let by_number = name.parse::<usize>().ok().and_then(|number| LABS.get(number.checked_sub(1)?));
     by_number.or_else(|| LABS.iter().find(|lab| lab.name == name)).map(Builtin::lab).ok_or_else(|| {

@@ -15,7 +15,7 @@ pub enum LabError {
         advice: String,
     },
     /// The ID cannot be used.
-    #[error("a student's ID has 1 to 64 letters, digits and . _ - @: `{id}` is none")]
+    #[error("`{id}` is not a valid student ID: use 1 to 64 letters, digits and . _ - @")]
     Student {
         /// The ID.
         id: String,

@@ -23,7 +23,7 @@ pub enum ExpressionError {
         text: String,
         /// The name.
         name: String,
-        /// A similar name, in words.
+        /// Suggests a similar name, if there is one.
         advice: String,
     },
     /// It names a text.

@@ -35,7 +35,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         super::program::judge(&folder, &mut verdict)?;
     }
     match args.json {
-        true => println!("{}", document(&folder, &verdict)),
+        true => outln!("{}", document(&folder, &verdict)),
         false => print(&folder, &verdict),
     }
     Ok(ExitCode::from(if verdict.passed() { 0 } else { NOT_YET }))
@@ -50,15 +50,15 @@ const PARTS: [(&str, &str); 4] = [
 ];
 
 fn print(folder: &Folder, verdict: &Verdict) {
-    println!("{}, {}", folder.definition.title, folder.answers.student);
+    outln!("{}, {}", folder.definition.title, folder.answers.student);
     let width = verdict.items.iter().map(|item| item.key.chars().count()).max().unwrap_or(0);
     for (part, heading) in PARTS {
         let items: Vec<&Item> = verdict.items.iter().filter(|item| item.part == part).collect();
         if !items.is_empty() {
-            println!("\n{heading}");
+            outln!("\n{heading}");
         }
         for item in items {
-            println!(
+            outln!(
                 "{}",
                 format!("  {:<7} {:<width$}  {}", word(item.state), item.key, item.remark).trim_end()
             );
@@ -66,8 +66,8 @@ fn print(folder: &Folder, verdict: &Verdict) {
     }
     let right = verdict.items.iter().filter(|item| item.state == State::Right).count();
     match verdict.passed() {
-        true => println!("\nDone: all {right} are right."),
-        false => println!("\nNot yet: {right} of {} are right.", verdict.items.len()),
+        true => outln!("\nDone: all {right} are right."),
+        false => outln!("\nNot yet: {right} of {} are right.", verdict.items.len()),
     }
 }
 

@@ -4,6 +4,22 @@
 //! (`folder`), the experiments in it (`run`), the pictures (`picture`), and the labs whose task is a program (`program`), and
 //! the pages of a course (`site`).
 
+/// Prints, like `print!`. A reader that closed the pipe has seen enough.
+macro_rules! out {
+    ($($text:tt)*) => {{
+        // Nothing else can be wrong with standard output that anybody could be told of.
+        let _ = std::io::Write::write_fmt(&mut std::io::stdout(), format_args!($($text)*));
+    }};
+}
+
+/// Prints a line, like `println!`.
+macro_rules! outln {
+    () => { out!("\n") };
+    ($($text:tt)*) => {{
+        out!("{}\n", format_args!($($text)*));
+    }};
+}
+
 mod check;
 mod folder;
 #[cfg(feature = "plot")]

@@ -23,7 +23,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let mut count = 0;
     for config in &folder.definition.experiment {
         if !folder.lacks(config).is_empty() {
-            println!("{}: it waits for {} in answers.toml", config.name, folder.lacks(config).join(", "));
+            outln!("{}: it waits for {} in answers.toml", config.name, folder.lacks(config).join(", "));
             continue;
         }
         let file = folder.path.join(format!("{}.{}", config.name, if args.png { "png" } else { "svg" }));
@@ -32,11 +32,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         if drawn.is_empty() {
             continue;
         }
-        println!("{}: {}", file.display(), drawn.join(", "));
+        outln!("{}: {}", file.display(), drawn.join(", "));
         count += 1;
     }
     if count == 0 {
-        println!("This lab has no picture yet: `rnic lab run` shows its numbers.");
+        outln!("This lab has no picture yet: `rnic lab run` shows its numbers.");
     }
     Ok(ExitCode::SUCCESS)
 }

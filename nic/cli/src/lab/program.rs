@@ -126,14 +126,14 @@ fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
 pub(super) fn show(folder: &Folder) -> Result<(), Box<dyn Error>> {
     let Some(program) = &folder.definition.program else { return Ok(()) };
     let Some((path, language)) = language(folder, program)? else {
-        println!("Write your language into answers.toml: {}.", words(program));
+        outln!("Write your language into answers.toml: {}.", words(program));
         return Ok(());
     };
     let Ran { output, capture } = ran(&path, language)?;
-    print!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    println!("\nThe program ended with {}. Its packets, in {}:\n", output.status, capture.display());
+    out!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    outln!("\nThe program ended with {}. Its packets, in {}:\n", output.status, capture.display());
     for ladder in Ladder::of_capture(&packets(&capture)?) {
-        println!("{}", ladder.render(&Style::default()));
+        outln!("{}", ladder.render(&Style::default()));
     }
     Ok(())
 }

@@ -32,12 +32,12 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         let lacks = folder.lacks(config);
         if !lacks.is_empty() {
-            println!("{}: it waits for {} in answers.toml\n", config.name, lacks.join(", "));
+            outln!("{}: it waits for {} in answers.toml\n", config.name, lacks.join(", "));
             continue;
         }
         let ran = folder.run(config)?;
         if !ran.text.is_empty() {
-            println!("{} ({})\n\n{}", config.name, config.file, ran.text);
+            outln!("{} ({})\n\n{}", config.name, config.file, ran.text);
         }
         values.join(&config.name, &ran.values);
     }
@@ -45,7 +45,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         super::program::show(&folder)?;
     }
     match args.all {
-        true => values.0.iter().for_each(|(name, value)| println!("{name:<48} {value}")),
+        true => values.0.iter().for_each(|(name, value)| outln!("{name:<48} {value}")),
         false => print(&folder, &values),
     }
     Ok(ExitCode::SUCCESS)
@@ -55,5 +55,5 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 fn print(folder: &Folder, values: &Values) {
     let rows = shown(&folder.definition, values);
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
-    rows.iter().for_each(|(label, value)| println!("{label:<width$}  {value}"));
+    rows.iter().for_each(|(label, value)| outln!("{label:<width$}  {value}"));
 }

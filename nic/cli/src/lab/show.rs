@@ -41,22 +41,22 @@ pub(super) struct StartArgs {
 pub(super) fn list() -> Result<ExitCode, Box<dyn Error>> {
     for (number, lab) in (1..).zip(LABS.iter().map(Builtin::lab)) {
         let definition = lab.definition()?;
-        println!("{number:>2}  {:<12} {} ({} minutes)", lab.name, definition.title, definition.minutes);
-        println!("    {}", definition.about);
+        outln!("{number:>2}  {:<12} {} ({} minutes)", lab.name, definition.title, definition.minutes);
+        outln!("    {}", definition.about);
     }
-    println!("\nBegin one with: rnic lab start NAME");
+    outln!("\nBegin one with: rnic lab start NAME");
     Ok(ExitCode::SUCCESS)
 }
 
 pub(super) fn show(args: &ShowArgs) -> Result<ExitCode, Box<dyn Error>> {
     let lab = find(&args.lab)?;
     if args.instructor {
-        print!("{}", sheet::instructor(&lab, &args.student)?);
+        out!("{}", sheet::instructor(&lab, &args.student)?);
         return Ok(ExitCode::SUCCESS);
     }
     let files = sheet::folder(&lab, &args.student)?;
     let text = files.iter().find(|(name, _)| name == "README.md").map(|(_, text)| text.as_str());
-    print!("{}", text.unwrap_or_default());
+    out!("{}", text.unwrap_or_default());
     Ok(ExitCode::SUCCESS)
 }
 
@@ -75,9 +75,9 @@ pub(super) fn start(args: &StartArgs) -> Result<ExitCode, Box<dyn Error>> {
         }
         fs::write(&path, text).map_err(|why| failed(&path, why))?;
     }
-    println!("{}: {}", folder.display(), lab.definition()?.title);
-    println!("  README.md      the sheet: begin there");
-    println!("  answers.toml   your predictions, your answers, and what you choose");
-    println!("Then: cd {}; rnic lab run; rnic lab plot; rnic lab check", folder.display());
+    outln!("{}: {}", folder.display(), lab.definition()?.title);
+    outln!("  README.md      the sheet: begin there");
+    outln!("  answers.toml   your predictions, your answers, and what you choose");
+    outln!("Then: cd {}; rnic lab run; rnic lab plot; rnic lab check", folder.display());
     Ok(ExitCode::SUCCESS)
 }

@@ -67,7 +67,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         escaped(&args.student)
     );
     write("index.html", &framed(&args.title, &body, args))?;
-    println!("{}: {} labs", args.into.join("index.html").display(), LABS.len());
+    outln!("{}: {} labs", args.into.join("index.html").display(), LABS.len());
     Ok(ExitCode::SUCCESS)
 }
 

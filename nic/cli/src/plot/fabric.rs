@@ -177,7 +177,7 @@ impl<'a> Lines<'a> {
     }
 }
 
-/// Who has which colour.
+/// The colours of ports and flows.
 struct Looks<'a> {
     owners: &'a [String],
     with_run: bool,

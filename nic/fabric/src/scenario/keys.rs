@@ -5,7 +5,7 @@ use toml::{Table, Value};
 /// Sets a key: names of tables, and numbers of entries of lists, with dots between them. Tables that are missing are made.
 ///
 /// # Errors
-/// Says, in words that follow the key, which part of it leads nowhere.
+/// Names the part of the key that does not exist. The text is meant to follow the key.
 pub fn set_key(table: &mut Table, key: &str, value: Value) -> Result<(), String> {
     let new = || Value::Table(Table::new());
     let mut parts = key.split('.');

@@ -82,7 +82,7 @@ const FRONT: usize = 16;
 /// What is behind the value: a number, or a checksum.
 const BEHIND: usize = 8;
 
-/// Who waits longer than this waits for ever.
+/// An experiment that takes longer has stalled.
 const PATIENCE: Duration = Duration::from_secs(10);
 
 /// What a client waits for.
