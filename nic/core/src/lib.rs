@@ -65,7 +65,7 @@ pub use engine::{AsyncEvent, EventSource, FlowState, PKeyTableError, RateConfig}
 pub use error::{Error, Result};
 pub use gid::{GidEntry, GidType, NetInterface};
 pub use instrument::FaultReport;
-pub use memory::{Advice, BufferError, MwType, RegisterError, UserMemory};
+pub use memory::{Advice, BufferError, MemoryBuffer, MwType, RegisterError, UserMemory};
 pub use priority::{PRIORITIES, PriorityCounters};
 #[doc(inline)]
 pub use time;

@@ -77,7 +77,7 @@ impl Pattern {
             return Some(leaf_spine(hosts));
         }
         let k = (4..=64_usize).step_by(2).find(|k| k.pow(3) / 4 == hosts)?;
-        let text = format!("kind = \"fat-tree\"\nk = {k}\nrate = \"100Gbps\"\ndelay = \"1us\"");
+        let text = format!("kind = \"fat-tree\"\nk = {k}\nlink = {{ rate = \"100Gbps\", delay = \"1us\" }}");
         let config: Config = toml::from_str(&text).expect("a topology");
         Some(config.build(Path::new(".")).expect("a fat tree"))
     }

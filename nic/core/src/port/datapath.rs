@@ -27,6 +27,7 @@ pub struct Datapath {
     pub engine: Engine,
     /// The layers of the link, below the engine.
     pub link: LinkStack,
+    /// Where the engine writes the next train. In a simulation it is [lent](Self::lend): one for all devices.
     buffer: Box<[u8]>,
     /// A train for which the kernel had no room; nothing is sent before it.
     stalled: Option<Departure>,
@@ -44,13 +45,18 @@ pub struct Datapath {
     unread: Option<SocketBuffer>,
 }
 
+/// A buffer for a train of any length.
+pub fn train_buffer() -> Box<[u8]> {
+    vec![0; LARGEST_DATAGRAM].into()
+}
+
 impl Datapath {
     /// A datapath behind sockets, whose driver reads them.
     pub fn behind_sockets(engine: Engine, clocks: Now) -> Self {
         Self {
             engine,
             link: LinkStack::new(),
-            buffer: vec![0; LARGEST_DATAGRAM].into(),
+            buffer: train_buffer(),
             stalled: None,
             outgoing: VecDeque::new(),
             incoming: VecDeque::new(),
@@ -61,9 +67,16 @@ impl Datapath {
         }
     }
 
-    /// A datapath of a simulation, which [hands in](Self::accept) packets one by one.
+    /// A datapath of a simulation, which [hands in](Self::accept) packets one by one, and [lends](Self::lend) it a buffer.
     pub fn without_socket(engine: Engine, clocks: Now) -> Self {
-        Self { unread: Some(SocketBuffer::default()), ..Self::behind_sockets(engine, clocks) }
+        let unread = Some(SocketBuffer::default());
+        Self { unread, buffer: Box::default(), ..Self::behind_sockets(engine, clocks) }
+    }
+
+    /// Exchanges the buffer of trains with another one, while it sends. No train stalls in a simulation, so that none is in
+    /// the buffer when it goes back.
+    pub const fn lend(&mut self, buffer: &mut Box<[u8]>) {
+        std::mem::swap(&mut self.buffer, buffer);
     }
 
     /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.

@@ -10,7 +10,7 @@ mod events;
 mod readiness;
 mod throttle;
 
-pub use datapath::Datapath;
+pub use datapath::{Datapath, train_buffer};
 pub use events::EventDesk;
 pub use readiness::{Descriptor, Readiness, portable};
 pub use throttle::{Throttle, bytes_of};

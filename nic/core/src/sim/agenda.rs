@@ -1,63 +1,72 @@
 //! Future events, and the timers of devices.
 
-use std::cmp::{Ordering, Reverse};
-use std::collections::BinaryHeap;
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
 use time::Instant;
 
-/// An event to come.
+/// Events whose times differ from the present in the same highest bit, in the order in which they were set.
 #[derive(Debug)]
-struct Entry<T> {
-    at: Instant,
-    /// The number of the event, in the order in which they were set.
-    number: u64,
-    event: T,
-}
-
-impl<T> PartialEq for Entry<T> {
-    fn eq(&self, other: &Self) -> bool {
-        (self.at, self.number) == (other.at, other.number)
-    }
-}
-
-impl<T> Eq for Entry<T> {}
-
-impl<T> PartialOrd for Entry<T> {
-    fn partial_cmp(&self, other: &Self) -> Option<Ordering> {
-        Some(self.cmp(other))
-    }
-}
-
-impl<T> Ord for Entry<T> {
-    fn cmp(&self, other: &Self) -> Ordering {
-        (self.at, self.number).cmp(&(other.at, other.number))
-    }
+struct Bucket<T> {
+    /// With their times, in picoseconds since the epoch.
+    events: Vec<(u128, T)>,
+    /// The earliest of the times; of no meaning without events.
+    first: u128,
 }
 
 /// Future events, in the order of their time, and for equal times in that in which they were set. So what happens never
 /// depends on how they are stored.
+///
+/// No event lies before the one that was taken last, as in any simulation. A radix heap makes use of that (Ahuja, Mehlhorn,
+/// Orlin and Tarjan, JACM 1990): an event lies in the bucket of the highest bit in which its time differs from the present.
+/// When the lowest bucket with events is due, its events move to lower ones, where they are fewer. What is in one bucket lies
+/// side by side in memory, while a binary heap of a large fabric's events does not fit into a processor's caches. Equal times
+/// are always in one bucket, and keep their order.
 #[derive(Debug)]
 pub struct Agenda<T> {
-    order: BinaryHeap<Reverse<Entry<T>>>,
-    set: u64,
+    /// The time of the event that was taken last, in picoseconds since the epoch.
+    now: u128,
+    /// The events of that time.
+    present: VecDeque<T>,
+    /// By the highest bit that differs.
+    buckets: Vec<Bucket<T>>,
+    /// The buckets that have events, one bit each.
+    filled: u128,
+    len: usize,
 }
 
 impl<T> Default for Agenda<T> {
     fn default() -> Self {
-        Self { order: BinaryHeap::new(), set: 0 }
+        let buckets = (0..u128::BITS).map(|_| Bucket { events: Vec::new(), first: 0 }).collect();
+        Self { now: 0, present: VecDeque::new(), buckets, filled: 0, len: 0 }
     }
 }
 
 impl<T> Agenda<T> {
-    /// Adds an event.
+    /// Adds an event. What lies in the past happens now.
     pub fn set(&mut self, at: Instant, event: T) {
-        self.set += 1;
-        self.order.push(Reverse(Entry { at, number: self.set, event }));
+        self.len += 1;
+        self.put(at.picos_since(Instant::EPOCH).max(self.now), event);
+    }
+
+    fn put(&mut self, at: u128, event: T) {
+        let Some(highest) = (at ^ self.now).checked_ilog2() else { return self.present.push_back(event) };
+        if let Some(bucket) = self.buckets.get_mut(highest as usize) {
+            bucket.first = if bucket.events.is_empty() { at } else { bucket.first.min(at) };
+            bucket.events.push((at, event));
+            self.filled |= 1 << highest;
+        }
+    }
+
+    /// The lowest bucket with events.
+    const fn lowest(&self) -> usize {
+        self.filled.trailing_zeros() as usize
     }
 
     /// The time of the next event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        self.order.peek().map(|Reverse(entry)| entry.at)
+        let first = if self.present.is_empty() { self.buckets.get(self.lowest())?.first } else { self.now };
+        Some(Instant::EPOCH.plus_picos(first))
     }
 
     /// Removes the next event, if its time has come at `now`.
@@ -65,19 +74,40 @@ impl<T> Agenda<T> {
         if self.next()? > now {
             return None;
         }
-        self.order.pop().map(|Reverse(entry)| entry.event)
+        if self.present.is_empty() {
+            self.come_to_next();
+        }
+        let event = self.present.pop_front();
+        self.len -= usize::from(event.is_some());
+        event
+    }
+
+    /// The time of the next event becomes the present.
+    fn come_to_next(&mut self) {
+        let lowest = self.lowest();
+        let Some(bucket) = self.buckets.get_mut(lowest) else { return };
+        self.now = bucket.first;
+        self.filled &= self.filled.wrapping_sub(1);
+        let mut events = std::mem::take(&mut bucket.events);
+        for (at, event) in events.drain(..) {
+            self.put(at, event);
+        }
+        // The bucket keeps its memory.
+        if let Some(bucket) = self.buckets.get_mut(lowest) {
+            bucket.events = events;
+        }
     }
 
     /// The number of events.
     #[must_use]
-    pub fn len(&self) -> usize {
-        self.order.len()
+    pub const fn len(&self) -> usize {
+        self.len
     }
 
     /// Whether there are no events.
     #[must_use]
-    pub fn is_empty(&self) -> bool {
-        self.order.is_empty()
+    pub const fn is_empty(&self) -> bool {
+        self.len == 0
     }
 }
 
@@ -151,6 +181,7 @@ impl Timers {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rand_chacha::rand_core::{Rng as _, SeedableRng as _};
 
     /// Picoseconds after the epoch.
     const fn at(picos: u128) -> Instant {
@@ -168,6 +199,33 @@ mod tests {
         assert_eq!(until(15), [2, 4, 5]);
         assert_eq!(until(100), [1, 3]);
         assert!(agenda.is_empty());
+        agenda.set(at(3), 7);
+        assert_eq!((agenda.next(), agenda.take(at(20))), (Some(at(20)), Some(7)), "the past is now");
+    }
+
+    /// A sorted list is what the agenda has to be like.
+    #[test]
+    fn any_events_come_in_the_order_of_a_sorted_list() {
+        let mut lots = rand_chacha::ChaCha8Rng::seed_from_u64(1);
+        for spread in [1, 5, 100, 1 << 20, 1 << 60] {
+            let (mut agenda, mut list, mut now) = (Agenda::default(), Vec::new(), 0);
+            for number in 0..3000 {
+                let time = now + u128::from(lots.next_u64() % spread);
+                agenda.set(at(time), number);
+                list.push((time, number));
+                if lots.next_u64() % 3 != 0 {
+                    list.sort_unstable();
+                    let (time, first) = list.remove(0);
+                    assert_eq!((agenda.next(), agenda.len()), (Some(at(time)), list.len() + 1));
+                    assert!(time == 0 || agenda.take(at(time - 1)).is_none(), "not before its time");
+                    assert_eq!(agenda.take(at(time)), Some(first));
+                    now = time;
+                }
+            }
+            list.sort_unstable();
+            let rest: Vec<i32> = std::iter::from_fn(|| agenda.take(at(u128::MAX))).collect();
+            assert!(rest.iter().eq(list.iter().map(|(_, number)| number)) && agenda.is_empty());
+        }
     }
 
     #[test]

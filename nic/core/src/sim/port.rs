@@ -6,8 +6,8 @@ use crate::engine::{Departure, Engine, EngineConfig, IpHeader};
 use crate::error::JoinError;
 use crate::gid::NetInterface;
 use crate::link::{LinkProfile, Now, collects};
-use crate::port::{Act, Datapath, EventDesk, Io, Port, Readiness, generation, portable};
-use crate::queue::{QpShared, Waiters, Work, WorkQueue};
+use crate::port::{Act, Datapath, EventDesk, Io, Port, Readiness, generation, portable, train_buffer};
+use crate::queue::{QpShared, Waiters, Work, WorkQueue, locked};
 use crate::tally::{Capabilities, SocketCounters};
 use qp::Mtu;
 use qp::queue_pair::PostError;
@@ -67,6 +67,22 @@ impl Io for SimIo {
 pub(super) struct State {
     pub(super) datapath: Datapath,
     pub(super) io: SimIo,
+}
+
+impl State {
+    /// Sends what is due, up to the limit of a turn. Returns the number of trains.
+    pub(super) fn transmit(&mut self, world: &World) -> u32 {
+        let now = world.now();
+        let mut train = locked(&world.train);
+        // A device that panicked may have kept it.
+        if train.is_empty() {
+            *train = train_buffer();
+        }
+        self.datapath.lend(&mut train);
+        let count = self.datapath.transmit(now, &mut self.io);
+        self.datapath.lend(&mut train);
+        count
+    }
 }
 
 /// A port in virtual time. The simulation drives it; no thread does.
@@ -220,7 +236,7 @@ impl Port for SimPort {
         let mut state = self.stirred();
         let State { datapath, io } = &mut *state;
         act(datapath, io);
-        datapath.transmit(self.world.now(), io);
+        state.transmit(&self.world);
         self.release(state);
     }
 
@@ -238,12 +254,12 @@ impl Port for SimPort {
         works: &mut dyn Iterator<Item = Work>,
     ) -> Result<(), (usize, PostError)> {
         let mut state = self.stirred();
-        let State { datapath, io } = &mut *state;
-        let result = datapath.engine.post_list(qp.config.qpn, works);
+        let engine = &mut state.datapath.engine;
+        let result = engine.post_list(qp.config.qpn, works);
         // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
         // causes no transmission.
-        if queue == WorkQueue::Send && datapath.engine.is_urgent(qp.config.qpn, || self.world.now()) {
-            datapath.transmit(self.world.now(), io);
+        if queue == WorkQueue::Send && engine.is_urgent(qp.config.qpn, || self.world.now()) {
+            state.transmit(&self.world);
         }
         self.release(state);
         result
@@ -293,9 +309,8 @@ impl Port for SimPort {
 
     fn flush(&self) {
         let mut state = self.lock();
-        let State { datapath, io } = &mut *state;
-        while datapath.transmit(self.world.now(), io) > 0 {}
-        let packets = std::mem::take(&mut io.outbox);
+        while state.transmit(&self.world) > 0 {}
+        let packets = std::mem::take(&mut state.io.outbox);
         self.release(state);
         // The lock of the world comes before those of ports.
         self.world.send(self.site, packets);

@@ -15,7 +15,7 @@ use super::air::Air;
 use super::network::{Network, Packet, Reached, Room, Target};
 use super::port::SimPort;
 use crate::engine::Engine;
-use crate::port::Port as _;
+use crate::port::{Port as _, train_buffer};
 use crate::queue::locked;
 use qp::wire::IpHeader;
 use std::collections::HashMap;
@@ -34,6 +34,9 @@ pub(crate) struct World {
     /// Devices at which a program did something. Under a lock of its own, because a step holds the lock of the state while it
     /// takes those of devices, and programs hold the lock of a device while they add to this list.
     stirred: Mutex<Vec<usize>>,
+    /// Where devices write what they send, one at a time: a buffer for each would not fit into a processor's caches. Locked
+    /// after everything else.
+    pub(super) train: Mutex<Box<[u8]>>,
 }
 
 /// A device in the world.
@@ -116,7 +119,12 @@ impl World {
             #[cfg(test)]
             looks: 0,
         };
-        Self { now: Mutex::new(BEGINNING), state: Mutex::new(state), stirred: Mutex::default() }
+        Self {
+            now: Mutex::new(BEGINNING),
+            state: Mutex::new(state),
+            stirred: Mutex::default(),
+            train: Mutex::new(train_buffer()),
+        }
     }
 
     pub(crate) fn now(&self) -> Instant {
@@ -231,18 +239,17 @@ impl World {
             }
             let room = state.medium.network().room(number);
             let due = port.visit(|site| {
-                let (datapath, io) = (&mut site.datapath, &mut site.io);
-                io.stirred = false;
+                site.io.stirred = false;
                 if let Some(room) = room {
-                    datapath.engine.set_room(&without(room, &io.outbox));
+                    site.datapath.engine.set_room(&without(room, &site.io.outbox));
                 }
-                std::mem::swap(&mut io.spare, &mut state.spare);
-                while datapath.transmit(now, io) > 0 {}
-                std::mem::swap(&mut io.spare, &mut state.spare);
-                for packet in io.outbox.drain(..) {
+                std::mem::swap(&mut site.io.spare, &mut state.spare);
+                while site.transmit(self) > 0 {}
+                std::mem::swap(&mut site.io.spare, &mut state.spare);
+                for packet in site.io.outbox.drain(..) {
                     state.send(now, Some(number), packet);
                 }
-                datapath.poll_timeout(now)
+                site.datapath.poll_timeout(now)
             });
             state.timers.set(number, due);
         }

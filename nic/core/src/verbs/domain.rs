@@ -96,8 +96,17 @@ impl ProtectionDomain {
     /// [`Error::Resource`](crate::Error::Resource) names what is wrong with the length or the rights.
     #[doc(alias = "ibv_reg_mr")]
     pub fn register(&self, len: usize, access: Access) -> Result<MemoryRegion> {
-        let memory = MemoryBuffer::new(len)?;
+        self.register_placed(MemoryBuffer::new(len)?, access)
+    }
+
+    /// As [`register`](Self::register), of memory that is there already: several devices of a simulation may share it.
+    ///
+    /// # Errors
+    /// Those of [`register`](Self::register).
+    pub fn register_placed(&self, memory: impl Into<UserMemory>, access: Access) -> Result<MemoryRegion> {
+        let memory = memory.into();
         let zero_based = access.contains(Access::ZERO_BASED);
+        let len = usize::try_from(memory.len()).unwrap_or(usize::MAX);
         let va = if zero_based { None } else { self.inner.device.place(len) };
         self.register_memory(memory, va, access)
     }

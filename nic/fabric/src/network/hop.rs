@@ -94,7 +94,7 @@ impl Fabric {
         };
         let class = usize::from(packet.ip.tos >> 5);
         let (flow, qp) = (flow_of(&packet.ip), destination_qp(&packet));
-        let is_known = dst < self.topology.hosts() || to == Target::Members;
+        let is_known = dst < self.leaves.len() || to == Target::Members;
         let travelling = Travelling {
             packet,
             to,

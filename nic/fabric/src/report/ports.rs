@@ -36,7 +36,7 @@ pub struct SwitchReport {
 /// The ports that have something to report, and all switches.
 pub(super) fn report(fabric: &mut Fabric, now: Duration) -> (Vec<PortReport>, Vec<SwitchReport>) {
     let topology = fabric.topology().clone();
-    let names = topology.port_names();
+    let (names, hosts) = (topology.port_names(), topology.hosts());
     let (mut ports, mut switches) = (Vec::new(), Vec::new());
     for (node, of) in topology.ports().iter().enumerate() {
         for (port, (cable, _)) in of.iter().enumerate() {
@@ -47,9 +47,9 @@ pub(super) fn report(fabric: &mut Fabric, now: Duration) -> (Vec<PortReport>, Ve
             let could = topology.cables[*cable].rate.as_f64() * now.as_secs_f64() / 8.0;
             let load = if could > 0.0 { stats.bytes as f64 / could } else { 0.0 };
             let name = names.get(node).and_then(|names| names.get(port)).cloned().unwrap_or_default();
-            ports.push(PortReport { name, is_host: node < topology.hosts(), load, stats });
+            ports.push(PortReport { name, is_host: node < hosts, load, stats });
         }
-        if node >= topology.hosts() {
+        if node >= hosts {
             let (held, peak, headroom_peak) = fabric.held(node);
             switches.push(SwitchReport {
                 name: topology.nodes[node].name.clone(),

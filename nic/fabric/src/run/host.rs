@@ -4,10 +4,15 @@ use super::RunError;
 use cc::{Algorithm, Rate};
 use rnic_core::engine::{PartnerSetup, RateConfig};
 use rnic_core::sim::{DeviceSetup, Net};
-use rnic_core::{Access, CompletionQueue, Device, MemoryRegion, Mtu, NullRegion, ProtectionDomain, Tuning};
+use rnic_core::{
+    Access, BufferError, CompletionQueue, Device, MemoryBuffer, MemoryRegion, Mtu, NullRegion,
+    ProtectionDomain, Tuning, UserMemory,
+};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::net::Ipv4Addr;
-use std::sync::Arc;
+use std::sync::{Arc, Mutex, PoisonError};
 use time::Duration;
 
 /// The UDP source ports of a host: enough that flow labels spread evenly over 64 paths.
@@ -57,6 +62,21 @@ impl Default for NicConfig {
     }
 }
 
+/// Memory in which messages arrive whose bytes nobody looks at, by its length. All hosts share it: then it stays in the
+/// caches of a processor, and a host needs none of its own.
+#[derive(Default)]
+pub(super) struct Sinks(Mutex<BTreeMap<usize, UserMemory>>);
+
+impl Sinks {
+    fn of(&self, len: usize) -> Result<UserMemory, BufferError> {
+        let mut sinks = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        match sinks.entry(len) {
+            Entry::Occupied(there) => Ok(there.get().clone()),
+            Entry::Vacant(free) => Ok(free.insert(MemoryBuffer::new(len)?.into()).clone()),
+        }
+    }
+}
+
 /// A device with what its flows share.
 pub(super) struct HostEnd {
     pub(super) device: Device,
@@ -66,6 +86,7 @@ pub(super) struct HostEnd {
     pub(super) source: Arc<NullRegion>,
     /// Where everything arrives, as large as the largest message yet.
     target: Option<Arc<MemoryRegion>>,
+    sinks: Arc<Sinks>,
     pub(super) options: (u8, u8),
     pub(super) tuning: Tuning,
 }
@@ -78,6 +99,7 @@ impl HostEnd {
         rate: Rate,
         nic: &NicConfig,
         outstanding: usize,
+        sinks: Arc<Sinks>,
     ) -> Result<Self, RunError> {
         let failed = |what: &str| {
             let what = format!("{name}: {what}");
@@ -114,6 +136,7 @@ impl HostEnd {
             cq,
             source,
             target: None,
+            sinks,
             options: (nic.timeout, nic.retry_cnt),
             tuning: Tuning {
                 adaptive_timeout: nic.adaptive_timeout,
@@ -132,7 +155,7 @@ impl HostEnd {
             // Flows that use the smaller one keep it until they end.
             _ => {
                 let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_READ;
-                let target = Arc::new(self.pd.register(len, access)?);
+                let target = Arc::new(self.pd.register_placed(self.sinks.of(len)?, access)?);
                 self.target = Some(Arc::clone(&target));
                 Ok(target)
             }

@@ -15,14 +15,16 @@ pub use ideal::ideal;
 
 use crate::network::{Change, Fabric, Shared};
 use crate::workload::{Flow, Group, Start};
+use cc::Rate;
 use flow::Ends;
 use group::GroupEnds;
-use host::HostEnd;
+use host::{HostEnd, Sinks};
 use qp::WorkCompletion;
 use rnic_core::sim::{BEGINNING, Net};
 use rnic_core::{Error, WcStatus};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::sync::Arc;
 use time::Duration;
 
 /// Completions that are taken at once.
@@ -106,11 +108,19 @@ impl Run {
             let outstanding = 2 * flow.common.depth as usize;
             [flow.src, flow.dst].into_iter().for_each(|host| at_host[host] += outstanding);
         }
-        let mut hosts = Vec::new();
+        let (mut hosts, sinks) = (Vec::new(), Arc::new(Sinks::default()));
+        // Those of the first cable of each host.
+        let mut rates = vec![Rate::default(); topology.hosts()];
+        for cable in topology.cables.iter().rev() {
+            for end in cable.ends {
+                if let Some(rate) = rates.get_mut(end) {
+                    *rate = cable.rate;
+                }
+            }
+        }
         for (host, outstanding) in at_host.into_iter().enumerate() {
-            let cable = topology.cables.iter().find(|cable| cable.ends.contains(&host));
-            let rate = cable.map(|cable| cable.rate).unwrap_or_default();
-            hosts.push(HostEnd::new(&net, &topology.nodes[host].name, host, rate, nic, outstanding)?);
+            let (name, sinks) = (&topology.nodes[host].name, Arc::clone(&sinks));
+            hosts.push(HostEnd::new(&net, name, host, rates[host], nic, outstanding, sinks)?);
         }
         let mut followers = vec![Vec::new(); flows.len()];
         let needed = |flow: &Flow| if let Start::After { needed, .. } = flow.start { needed } else { 0 };
