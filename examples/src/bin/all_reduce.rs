@@ -11,6 +11,7 @@
 
 use rnic_collectives::{Algorithm, Collective, Communicator, Element, Offer, Plan, Settings, peers};
 use serde::{Deserialize, Serialize};
+use std::collections::BTreeSet;
 use std::io::{BufRead, BufReader, Write, stdin};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::time::{Duration, Instant};
@@ -84,13 +85,12 @@ fn work(rank: usize, task: &Task) -> Outcome<()> {
     for algorithm in &task.algorithms {
         neighbours.extend(peers(&plan(task, *algorithm)?, rank, task.ranks)?);
     }
-    neighbours.sort_unstable();
-    neighbours.dedup();
     let bytes = usize::try_from(task.bytes)?;
     let mut ours = Communicator::new(&device, rank, task.ranks, &neighbours, bytes, &Settings::default())?;
 
+    let ranks: BTreeSet<usize> = neighbours.iter().map(|peer| peer.rank).collect();
     let offers: Vec<(usize, Offer)> =
-        neighbours.iter().map(|peer| Ok((*peer, ours.offer(*peer)?))).collect::<Outcome<_>>()?;
+        ranks.into_iter().map(|peer| Ok((peer, ours.offer(peer)?))).collect::<Outcome<_>>()?;
     println!("{}", serde_json::to_string(&offers)?);
     for offer in line::<Vec<Offer>>()? {
         ours.connect(&offer, &rnic::ConnectOptions::default())?;

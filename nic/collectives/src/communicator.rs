@@ -2,12 +2,13 @@
 
 use crate::link::{Link, Offer};
 use crate::plan::{Element, Plan, PlanError};
-use crate::schedule::{Kind, Op, Schedule, peers};
+use crate::schedule::{Kind, Op, Peer, Schedule, peers};
 use crate::window::Window;
 use rnic_core::{
     Access, CompletionQueue, ConnectOptions, Device, Error, MemoryRegion, ProtectionDomain, WcOpcode,
     WcStatus, WorkCompletion,
 };
+use std::collections::BTreeMap;
 
 /// The most slots of a neighbour: counts of 16 bits tell that many apart.
 const MOST_SLOTS: u16 = 1 << 10;
@@ -72,6 +73,18 @@ pub enum CollectiveError {
         /// Bytes that it needs.
         needed: usize,
         /// Bytes that there are.
+        there: usize,
+    },
+    /// The slots of a neighbour are too small.
+    #[error(
+        "messages to rank {peer} have {needed} bytes, and its slots {there}: name the peers of this plan in `new`"
+    )]
+    Slots {
+        /// The neighbour.
+        peer: usize,
+        /// Bytes of a message.
+        needed: usize,
+        /// Bytes of a slot.
         there: usize,
     },
     /// There is no connected queue pair to a neighbour.
@@ -139,7 +152,8 @@ pub struct Communicator {
 
 impl Communicator {
     /// Rank `rank` of `ranks` on a device, with `bytes` bytes of data and a queue pair for each of `peers`. Which ones an
-    /// operation needs [`peers`](crate::peers) says.
+    /// operation needs [`peers`](crate::peers) says; name those of all operations. A peer that is named several times gets
+    /// slots for the longest message.
     ///
     /// # Errors
     /// A setting is out of its range, or a verb fails.
@@ -147,7 +161,7 @@ impl Communicator {
         device: &Device,
         rank: usize,
         ranks: usize,
-        peers: &[usize],
+        peers: &[Peer],
         bytes: usize,
         settings: &Settings,
     ) -> Result<Self, CollectiveError> {
@@ -162,7 +176,7 @@ impl Communicator {
         pd: &ProtectionDomain,
         rank: usize,
         ranks: usize,
-        peers: &[usize],
+        peers: &[Peer],
         bytes: usize,
         settings: &Settings,
     ) -> Result<Self, CollectiveError> {
@@ -172,17 +186,20 @@ impl Communicator {
         let Settings { piece, slots } = *settings;
         range("piece", piece, (8..=1 << 30).contains(&piece), "write 8 to 1 GiB")?;
         range("slots", slots.into(), (2..=MOST_SLOTS).contains(&slots), "write 2 to 1024")?;
-        let mut peers = peers.to_vec();
-        peers.sort_unstable();
-        peers.dedup();
-        if let Some(rank) = peers.iter().copied().chain([rank]).find(|rank| *rank >= ranks) {
+        let mut longest = BTreeMap::new();
+        for peer in peers {
+            let longest = longest.entry(peer.rank).or_insert(0);
+            *longest = peer.longest.max(*longest);
+        }
+        if let Some(rank) = longest.keys().copied().chain([rank]).find(|rank| *rank >= ranks) {
             return Err(PlanError::NoRank { rank, ranks }.into());
         }
         let completions =
-            u32::try_from(peers.len()).unwrap_or(u32::MAX).saturating_mul(Link::completions(settings));
+            u32::try_from(longest.len()).unwrap_or(u32::MAX).saturating_mul(Link::completions(settings));
         let cq = pd.device().create_cq(completions.max(1))?;
-        let links = peers.iter().enumerate();
-        let links = links.map(|(number, peer)| Link::new(pd, &cq, number, *peer, settings));
+        let links = longest.into_iter().enumerate();
+        let links = links
+            .map(|(number, (rank, longest))| Link::new(pd, &cq, number, Peer { rank, longest }, settings));
         Ok(Self {
             rank,
             ranks,
@@ -210,7 +227,7 @@ impl Communicator {
     /// Connects to the neighbour that made an offer to us. It may send from then on.
     ///
     /// # Errors
-    /// It was not named in [`new`](Self::new), has other settings, or a verb fails.
+    /// It was not named in [`new`](Self::new), has other settings or slots, or a verb fails.
     pub fn connect(&mut self, offer: &Offer, options: &ConnectOptions) -> Result<(), CollectiveError> {
         let link = self.link(offer.rank)?;
         self.links[link].connect(offer, options)
@@ -242,7 +259,8 @@ impl Communicator {
     /// Begins an operation. All ranks begin the same operations in the same order; when each does so does not matter.
     ///
     /// # Errors
-    /// Another one goes on, the data are shorter than its vector, a neighbour is not connected, or a verb fails.
+    /// Another one goes on, the data are shorter than its vector, a neighbour is not connected or has slots that are too
+    /// small, or a verb fails.
     pub fn start(&mut self, plan: &Plan) -> Result<(), CollectiveError> {
         if self.schedule.is_some() {
             return Err(CollectiveError::Busy);
@@ -251,9 +269,14 @@ impl Communicator {
         if needed > there {
             return Err(CollectiveError::TooLong { needed, there });
         }
-        for peer in peers(plan, self.rank, self.ranks)? {
-            if !self.links[self.link(peer)?].is_connected() {
+        for Peer { rank: peer, longest } in peers(plan, self.rank, self.ranks)? {
+            let link = &self.links[self.link(peer)?];
+            if !link.is_connected() {
                 return Err(CollectiveError::NotConnected { peer });
+            }
+            let (needed, there) = (longest.min(self.settings.piece), link.piece());
+            if needed > there {
+                return Err(CollectiveError::Slots { peer, needed, there });
             }
         }
         self.schedule = Some(Schedule::new(plan, self.rank, self.ranks, self.settings.piece)?);
@@ -418,5 +441,46 @@ impl Communicator {
 impl std::fmt::Debug for Communicator {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         write!(f, "Communicator({} of {})", self.rank, self.ranks)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::plan::{Algorithm, Collective};
+
+    #[test]
+    fn a_plan_with_longer_messages_than_its_slots_is_refused() -> Result<(), Box<dyn std::error::Error>> {
+        let net = rnic_core::sim::Net::new();
+        let plan = |count| Plan {
+            collective: Collective::AllReduce,
+            algorithm: Algorithm::Ring,
+            element: Element::U64,
+            count,
+        };
+        let (short, long) = (plan(10), plan(1000));
+        let mut ranks = Vec::new();
+        for rank in 0..2 {
+            let peers = peers(&short, rank, 2)?;
+            ranks.push(Communicator::new(&net.device(), rank, 2, &peers, 8000, &Settings::default())?);
+        }
+        let error = ranks[0].start(&short).expect_err("nobody is connected");
+        assert!(matches!(error, CollectiveError::NotConnected { peer: 1 }), "{error}");
+        for rank in 0..2 {
+            let offer = ranks[1 - rank].offer(rank)?;
+            ranks[rank].connect(&offer, &ConnectOptions::default())?;
+        }
+        let error = ranks[0].start(&long).expect_err("its parts have 4000 bytes");
+        assert!(matches!(error, CollectiveError::Slots { peer: 1, needed: 4000, there: 40 }), "{error}");
+        ranks.iter_mut().try_for_each(|rank| rank.start(&short))?;
+        let mut left = 2;
+        while left > 0 {
+            left = 0;
+            for rank in &mut ranks {
+                left += usize::from(!rank.poll()?);
+            }
+            net.step();
+        }
+        Ok(())
     }
 }

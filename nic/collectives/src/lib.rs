@@ -27,7 +27,7 @@
 //! }
 //! for rank in 0..3 {
 //!     for peer in peers(&plan, rank, 3)? {
-//!         let offer = ranks[peer].offer(rank)?;
+//!         let offer = ranks[peer.rank].offer(rank)?;
 //!         ranks[rank].connect(&offer, &ConnectOptions::default())?;
 //!     }
 //! }
@@ -58,4 +58,4 @@ pub use communicator::{CollectiveError, Communicator, Counts, Settings};
 pub use in_network::{InNetwork, InNetworkSettings};
 pub use link::Offer;
 pub use plan::{Algorithm, Collective, Element, Plan, PlanError};
-pub use schedule::{Schedule, peers};
+pub use schedule::{Peer, Schedule, peers};

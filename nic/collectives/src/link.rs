@@ -17,6 +17,7 @@
 //! a round trip. Message k is posted only when message k - `slots`, the one before it in our slot, is acknowledged.
 
 use crate::communicator::{CollectiveError, Settings};
+use crate::schedule::Peer;
 use rnic_core::{
     Access, CompletionQueue, ConnectOptions, Error, Gather, MemoryRegion, Operation, ProtectionDomain,
     QpAddress, QpInit, QueuePair, RecvWr, Remote, SendFlags, SendWr,
@@ -88,22 +89,23 @@ impl Link {
         pd: &ProtectionDomain,
         cq: &CompletionQueue,
         number: usize,
-        peer: usize,
+        peer: Peer,
         settings: &Settings,
     ) -> Result<Self, Error> {
+        let piece = peer.longest.clamp(1, settings.piece);
         let mut init = QpInit::rc(cq, cq);
         let depth = u32::from(settings.slots) + u32::from(REPORTS);
         (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth, depth);
         (init.cap.max_send_sge, init.cap.max_recv_sge, init.cap.max_inline_data) = (1, 1, 0);
         let qp = pd.create_qp(&init)?;
-        let bytes = 2 * settings.piece * usize::from(settings.slots);
+        let bytes = 2 * piece * usize::from(settings.slots);
         let slots = pd.register(bytes, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
         Ok(Self {
-            peer,
+            peer: peer.rank,
             qp,
             number: number as u64,
             slots,
-            piece: settings.piece,
+            piece,
             count: settings.slots,
             remote: None,
             sent: 0,
@@ -134,6 +136,11 @@ impl Link {
         }
         self.remote = Some(Remote { addr: offer.addr, rkey: offer.rkey });
         Ok(())
+    }
+
+    /// The bytes of a slot: of the longest message, or of a piece of it.
+    pub(crate) const fn piece(&self) -> usize {
+        self.piece
     }
 
     pub(crate) const fn is_connected(&self) -> bool {

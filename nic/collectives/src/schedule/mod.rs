@@ -13,6 +13,7 @@ mod tests;
 mod tree;
 
 use crate::plan::{Algorithm, Collective, Plan, PlanError};
+use std::collections::BTreeMap;
 use std::ops::Range;
 use steps::Steps;
 use tree::Trees;
@@ -86,17 +87,26 @@ impl Iterator for Schedule {
     }
 }
 
+/// A rank with which another one exchanges messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Peer {
+    /// Its rank.
+    pub rank: usize,
+    /// The bytes of the longest message in either direction, before it is cut into pieces: the same at both ends.
+    pub longest: usize,
+}
+
 /// The ranks with which a rank exchanges messages, in order.
 ///
 /// # Errors
 /// The algorithm does not compute what the plan says, or there is no such rank.
-pub fn peers(plan: &Plan, rank: usize, ranks: usize) -> Result<Vec<usize>, PlanError> {
-    let Schedule(rule) = Schedule::new(plan, rank, ranks, usize::MAX)?;
-    let mut peers = match rule {
-        Rule::Steps(steps) => steps.peers(),
-        Rule::Trees(trees) => trees.peers(),
-    };
-    peers.sort_unstable();
-    peers.dedup();
-    Ok(peers)
+pub fn peers(plan: &Plan, rank: usize, ranks: usize) -> Result<Vec<Peer>, PlanError> {
+    let mut longest = BTreeMap::new();
+    for op in Schedule::new(plan, rank, ranks, usize::MAX)? {
+        if !matches!(op.kind, Kind::Copy { .. }) {
+            let longest = longest.entry(op.peer).or_insert(0);
+            *longest = op.range.len().max(*longest);
+        }
+    }
+    Ok(longest.into_iter().map(|(rank, longest)| Peer { rank, longest }).collect())
 }

@@ -212,19 +212,4 @@ impl Steps {
             (self.sent, self.received) = (0, 0);
         }
     }
-
-    /// The ranks of all steps.
-    pub(super) fn peers(&self) -> Vec<usize> {
-        // The neighbours in a ring are always the same.
-        let steps = match self.rule {
-            _ if self.ranks == 1 => 0,
-            Rule::Ring { .. } => 1,
-            _ => self.count(),
-        };
-        let of = |step: Step| {
-            let (to, from) = (step.send.map(|(peer, _)| peer), step.receive.map(|(peer, ..)| peer));
-            to.into_iter().chain(from)
-        };
-        (0..steps).flat_map(|step| of(self.at(step))).filter(|peer| *peer != self.rank).collect()
-    }
 }

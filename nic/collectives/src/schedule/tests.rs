@@ -184,7 +184,9 @@ fn a_large_ring_has_a_schedule_and_no_list() {
     assert!(size_of::<Schedule>() < 512, "a few numbers: {}", size_of::<Schedule>());
     let schedule = Schedule::new(&plan, 5, 1024, 1 << 16).expect("a plan");
     assert_eq!(schedule.filter(|op| op.kind == Kind::Send).count(), 2 * 1023);
-    assert_eq!(peers(&plan, 5, 1024), Ok(vec![4, 6]));
+    let part = 8 * (1 << 17) / 1024;
+    let next = |rank| Peer { rank, longest: part };
+    assert_eq!(peers(&plan, 5, 1024), Ok(vec![next(4), next(6)]));
 }
 
 #[test]
@@ -216,4 +218,34 @@ proptest! {
         let (data, _) = run(&plan, ranks, 8 * piece);
         check(&plan, ranks, &data);
     }
+
+    #[test]
+    fn both_ends_of_a_pair_know_the_same_longest_message(which in 0..ALL.len(), ranks in 1_usize..40, count in 0_usize..300) {
+        let (collective, algorithm) = ALL[which];
+        let plan = Plan { collective, algorithm, element: Element::U64, count };
+        let all: Vec<_> = (0..ranks).map(|rank| peers(&plan, rank, ranks).expect("a plan")).collect();
+        for (rank, of) in all.iter().enumerate() {
+            for peer in of {
+                prop_assert!(all[peer.rank].contains(&Peer { rank, longest: peer.longest }), "{rank}: {peer:?}");
+            }
+            let schedule = Schedule::new(&plan, rank, ranks, usize::MAX).expect("a plan");
+            for op in schedule.filter(|op| !matches!(op.kind, Kind::Copy { .. })) {
+                prop_assert!(of.iter().any(|peer| peer.rank == op.peer && op.range.len() <= peer.longest));
+            }
+        }
+    }
+}
+
+/// Halving has messages of a half, a quarter, an eighth and so on, each with another rank: together less than the vector.
+#[test]
+fn the_messages_of_halving_get_shorter() {
+    let plan = Plan {
+        collective: Collective::AllReduce,
+        algorithm: Algorithm::HalvingDoubling,
+        element: Element::U64,
+        count: 1 << 17,
+    };
+    let peers = peers(&plan, 7, 1024).expect("a plan");
+    let all: usize = peers.iter().map(|peer| peer.longest).sum();
+    assert_eq!((peers.len(), all), (10, 8 * (1 << 17) * 1023 / 1024));
 }

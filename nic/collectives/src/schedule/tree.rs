@@ -110,11 +110,4 @@ impl Trees {
         }
         None
     }
-
-    pub(super) fn peers(&self) -> Vec<usize> {
-        self.places
-            .iter()
-            .flat_map(|place| place.children.into_iter().chain([place.parent]).flatten())
-            .collect()
-    }
 }

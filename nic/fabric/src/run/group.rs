@@ -246,22 +246,19 @@ impl GroupEnds {
         let mut all = Vec::new();
         let ranks = self.group.hosts.len();
         let mut neighbours = Vec::with_capacity(ranks);
-        // Slots need not be larger than the messages.
-        let piece = settings.piece.min(longest(plan, ranks));
-        let settings = Settings { piece: piece.max(8), ..settings.clone() };
         for (rank, host) in self.group.hosts.iter().enumerate() {
             let Some(host) = hosts.get(*host) else { continue };
             let of = peers(plan, rank, ranks)?;
             let bytes = plan.bytes(rank, ranks);
-            let ours = Communicator::in_domain(&host.pd, rank, ranks, &of, bytes, &settings)?;
+            let ours = Communicator::in_domain(&host.pd, rank, ranks, &of, bytes, settings)?;
             ours.data().write_at(0, &vector(plan, rank))?;
             all.push(ours);
             neighbours.push(of);
         }
         for (rank, of) in neighbours.iter().enumerate() {
             let (timeout, retry_cnt) = hosts[self.group.hosts[rank]].options;
-            for peer in of {
-                let way = (rank as u64) << 32 | *peer as u64;
+            for peer in of.iter().map(|peer| peer.rank) {
+                let way = (rank as u64) << 32 | peer as u64;
                 let options = ConnectOptions {
                     timeout,
                     retry_cnt,
@@ -270,7 +267,7 @@ impl GroupEnds {
                     hop_limit: common.hop_limit,
                     ..ConnectOptions::default()
                 };
-                let offer = all[*peer].offer(rank)?;
+                let offer = all[peer].offer(rank)?;
                 all[rank].connect(&offer, &options)?;
             }
         }
@@ -344,13 +341,6 @@ const fn by_whom(plan: &Plan, fell_back: bool) -> Plan {
 /// The address of a group: one of those that an organisation may use as it likes (RFC 2365).
 fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(0xefc0_0001 + number)
-}
-
-/// The longest message that is not cut: only rings and all-to-alls have none of the whole vector, or of half of it.
-fn longest(plan: &Plan, ranks: usize) -> usize {
-    use rnic_collectives::Algorithm::{Pairwise, Ring};
-    let parts = if matches!(plan.algorithm, Ring | Pairwise) { ranks } else { 1 };
-    plan.count.div_ceil(parts) * plan.element.size()
 }
 
 /// 20 bits, and not 0, which means that the destination chooses.
