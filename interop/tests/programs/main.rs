@@ -7,6 +7,7 @@ mod bugs;
 mod c;
 mod capture;
 mod daemon;
+mod dapl;
 mod fio;
 mod hardship;
 mod hosts;

@@ -32,11 +32,11 @@ impl Case {
         Self { server, client, ends: true, prints: "" }
     }
 
-    const fn forever(self) -> Self {
+    pub(crate) const fn forever(self) -> Self {
         Self { ends: false, ..self }
     }
 
-    const fn prints(self, prints: &'static str) -> Self {
+    pub(crate) const fn prints(self, prints: &'static str) -> Self {
         Self { prints, ..self }
     }
 
@@ -89,7 +89,7 @@ fn run_of(folder: &Folder, case: &Case, programs: Option<&Path>) -> [Ended; 2] {
 }
 
 /// Runs the cases whose programs are installed.
-fn run_all(what: &str, cases: &[Case]) {
+pub(crate) fn run_all(what: &str, cases: &[Case]) {
     if !installed_library(LIBRARY) {
         return;
     }

@@ -6,7 +6,7 @@ use crate::network::Shared;
 use crate::workload::{Group, by_hosts};
 use rnic_collectives::{
     Algorithm, Collective, CollectiveError, Communicator, Counts, Element, InNetwork, InNetworkSettings,
-    Plan, Settings, peers,
+    Plan, peers,
 };
 use rnic_core::{ConnectOptions, Error, Gid, MemoryRegion};
 use std::net::Ipv4Addr;
