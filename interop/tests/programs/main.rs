@@ -6,6 +6,7 @@ mod apart;
 mod bugs;
 mod c;
 mod capture;
+mod ceph;
 mod daemon;
 mod dapl;
 mod fio;
