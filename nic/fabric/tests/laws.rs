@@ -95,3 +95,25 @@ fn a_run_that_is_interrupted_reports_what_there_is() {
     let report = report.expect("it runs");
     assert!(!report.is_whole && report.packets.delivered > 0 && report.packets.inside > 0);
 }
+
+#[test]
+fn loads_count_from_when_measuring_begins_and_idle_ports_have_none() {
+    let text = r#"
+        name = "load"
+        about = "A test."
+        until = "2 ms"
+        measure_from = "1 ms"
+        topology = { kind = "star", hosts = 3 }
+        [[workload]]
+        pattern = "flows"
+        flow = [{ from = "host1", to = "host0", start = "1 ms" }]
+    "#;
+    let scenario = Scenario::read(text).expect("it reads");
+    let report = scenario.run(Path::new("."), 1, &mut |_| true).expect("it runs");
+    let of = |port: &str, what: &str| report.metrics.get(&format!("port.{port}.{what}"));
+    assert!(of("s0>host0", "load").is_some_and(|load| (0.95..=1.0).contains(&load)), "not half of it");
+    for what in ["load", "drops", "queue_peak", "paused_us", "marked", "stuck"] {
+        assert_eq!(of("host2>s0", what), Some(0.0), "{what}");
+    }
+    assert!(report.ports.iter().all(|port| port.name != "host2>s0"), "nothing is to be said of it");
+}

@@ -273,6 +273,8 @@ pub struct Fabric {
     agenda: Agenda<Event>,
     planned: Vec<Change>,
     now: Instant,
+    /// When measuring began.
+    measured_from: Duration,
     reached: Vec<(Target, Reached)>,
     /// Random numbers for damaged packets.
     lots: rand_chacha::ChaCha8Rng,
@@ -341,6 +343,21 @@ impl Fabric {
     pub fn port_stats(&mut self, node: NodeId, port: usize) -> Option<PortStats> {
         let now = self.now;
         Some(self.nodes.get_mut(node)?.ports.get_mut(port)?.stats(now))
+    }
+
+    /// The loads of ports are measured from this time on.
+    pub fn begin_measuring(&mut self, now: Duration) {
+        self.measured_from = now;
+        for port in self.nodes.iter_mut().flat_map(|node| &mut node.ports) {
+            port.sent_before = port.stats.bytes;
+        }
+    }
+
+    /// When measuring began, since the beginning of the simulation, and what the port had sent until then.
+    #[must_use]
+    pub fn measured(&self, node: NodeId, port: usize) -> (Duration, u64) {
+        let port = self.nodes.get(node).and_then(|node| node.ports.get(port));
+        (self.measured_from, port.map_or(0, |port| port.sent_before))
     }
 
     /// Bytes that wait at a port, in one class or lane.

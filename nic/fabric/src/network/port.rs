@@ -73,6 +73,8 @@ pub(super) struct Port {
     /// Whether its packets are captured.
     pub(super) is_captured: bool,
     pub(super) stats: PortStats,
+    /// The bytes that had left when measuring began.
+    pub(super) sent_before: u64,
     /// What performance management counts beside.
     pub(super) flow: Flow,
 }
@@ -102,6 +104,7 @@ impl Port {
             repeats: 0,
             is_captured: false,
             stats: PortStats::default(),
+            sent_before: 0,
             flow: Flow::default(),
         }
     }

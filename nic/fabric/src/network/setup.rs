@@ -157,6 +157,7 @@ impl Fabric {
             agenda: Agenda::default(),
             planned: Vec::new(),
             now: BEGINNING,
+            measured_from: Duration::ZERO,
             reached: Vec::new(),
             lots: ChaCha8Rng::seed_from_u64(seed),
             tally: Tally::default(),

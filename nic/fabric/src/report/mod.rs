@@ -10,7 +10,7 @@ pub use metrics::{Metric, Metrics};
 pub use ports::{PortReport, SwitchReport};
 pub use series::{Line, Sampler, Series};
 
-use crate::network::Tally;
+use crate::network::{PortStats, Tally};
 use crate::run::{FlowOutcome, Run, ideal};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -131,7 +131,7 @@ impl Report {
                 }
             })
             .collect();
-        let (ports, switches) = ports::report(&mut fabric, now);
+        let (mut ports, switches) = ports::report(&mut fabric, now);
         let packets = fabric.tally();
         let stuck = fabric.stuck();
         let port_names = fabric.topology().port_names();
@@ -143,6 +143,7 @@ impl Report {
         let reductions = fabric.reductions();
         drop(fabric);
         let mut metrics = Metrics::of(&flows, &ports, &switches, &packets, &stuck, now);
+        ports.retain(|port| port.stats != PortStats::default());
         let groups: Vec<GroupReport> = run.groups().iter().map(GroupReport::of).collect();
         metrics.of_groups(&groups);
         if let Some(stats) = &reductions {

@@ -13,7 +13,7 @@ pub struct PortReport {
     /// Whether it is a host's.
     #[serde(skip)]
     pub is_host: bool,
-    /// The share of the run in which it sent.
+    /// The share of the time in which it sent, since measuring began.
     pub load: f64,
     /// What it has counted.
     #[serde(flatten)]
@@ -33,7 +33,7 @@ pub struct SwitchReport {
     pub headroom_peak: u64,
 }
 
-/// The ports that have something to report, and all switches.
+/// All ports, and all switches.
 pub(super) fn report(fabric: &mut Fabric, now: Duration) -> (Vec<PortReport>, Vec<SwitchReport>) {
     let topology = fabric.topology().clone();
     let (names, hosts) = (topology.port_names(), topology.hosts());
@@ -41,11 +41,9 @@ pub(super) fn report(fabric: &mut Fabric, now: Duration) -> (Vec<PortReport>, Ve
     for (node, of) in topology.ports().iter().enumerate() {
         for (port, (cable, _)) in of.iter().enumerate() {
             let Some(stats) = fabric.port_stats(node, port) else { continue };
-            if stats == PortStats::default() {
-                continue;
-            }
-            let could = topology.cables[*cable].rate.as_f64() * now.as_secs_f64() / 8.0;
-            let load = if could > 0.0 { stats.bytes as f64 / could } else { 0.0 };
+            let (since, before) = fabric.measured(node, port);
+            let could = topology.cables[*cable].rate.as_f64() * now.saturating_sub(since).as_secs_f64() / 8.0;
+            let load = if could > 0.0 { (stats.bytes - before) as f64 / could } else { 0.0 };
             let name = names.get(node).and_then(|names| names.get(port)).cloned().unwrap_or_default();
             ports.push(PortReport { name, is_host: node < hosts, load, stats });
         }

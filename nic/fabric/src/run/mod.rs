@@ -345,6 +345,7 @@ impl Run {
         let now = self.elapsed();
         self.flows();
         self.flows.iter_mut().for_each(|flow| flow.mark(now));
+        self.fabric.lock().begin_measuring(now);
     }
 
     /// The device of a host.

@@ -78,7 +78,7 @@ pub struct Scenario {
     /// What is sampled for plots.
     #[serde(default)]
     pub sample: SampleConfig,
-    /// From when on goodputs and samples count, for what has to settle first.
+    /// From when on goodputs, loads of ports and samples count, for what has to settle first.
     #[serde(default, with = "words::duration")]
     pub measure_from: Duration,
     /// How often it is run, with seeds of its own: metrics are means.
