@@ -20,6 +20,12 @@ impl CongestionPoint {
         Self { red, lots: Lots::new(seed) }
     }
 
+    /// How it marks.
+    #[must_use]
+    pub const fn red(&self) -> &Red {
+        &self.red
+    }
+
     /// Whether to mark a packet that departs now from a queue of `queue` bytes, itself included.
     pub fn marks(&mut self, queue: u64) -> bool {
         let p = self.red.probability(queue as f64);

@@ -15,7 +15,8 @@ pub(super) fn draw(title: &str, runs: &[(&str, &Report)], path: &Path) -> Result
     let mut seeds: Vec<u64> = runs.iter().map(|(_, report)| report.seed).collect();
     seeds.dedup();
     let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
-    let subtitle = format!("virtual time  ·  seed {}", seeds.join(", "));
+    let conditions = plot::conditions(runs.iter().map(|(_, report)| *report));
+    let subtitle = format!("virtual time  ·  seed {}{conditions}", seeds.join(", "));
     let alone = runs.len() == 1;
     // One run needs no name.
     let name = |name| if alone { "" } else { name };

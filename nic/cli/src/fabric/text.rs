@@ -28,10 +28,8 @@ pub(super) fn head(scenario: &Scenario, report: &Report) -> String {
     let mut text = format!("{}\n\n{}\n\n", scenario.name, wrapped(&scenario.about, WIDTH, "  "));
     text += "Inputs (given, not measured)\n";
     let mut table = Table::plain(2);
-    table.row(["congestion control", &scenario.nic.cc]);
-    table.row(["path MTU".to_owned(), format!("{} bytes", scenario.nic.mtu)]);
     for (what, value) in &report.inputs {
-        table.row([format!("latency of {what}"), value.clone()]);
+        table.row([what, value]);
     }
     text + &table.to_string()
 }

@@ -47,7 +47,8 @@ pub(super) fn draw(title: &str, ran: &Ran, file: &Path) -> Result<Vec<&'static s
         Picture::Steps(all) => steps::draw(title, "virtual time, the requester's port", all, file),
         Picture::Fabric(reports) if reports.iter().any(|(_, report)| fabric::can_draw(report)) => {
             let runs: Vec<_> = reports.iter().map(|(name, report)| fabric::Run { name, report }).collect();
-            fabric::draw(title, "virtual time", &runs, file)
+            let conditions = fabric::conditions(reports.iter().map(|(_, report)| report));
+            fabric::draw(title, &format!("virtual time{conditions}"), &runs, file)
         }
         Picture::Fabric(_) | Picture::None => Ok(Vec::new()),
     }

@@ -98,6 +98,23 @@ impl Drawn<'_> {
 /// From so many runs on, their lines share panels: panels for each would be too low.
 const MANY: usize = 5;
 
+/// What was given in all runs alike: congestion control, MTU and buffers, for the line below the title.
+pub(crate) fn conditions<'a>(reports: impl Iterator<Item = &'a Report> + Clone) -> String {
+    let common = |what: &str| {
+        let mut values =
+            reports.clone().map(|report| report.inputs.get(what).map(String::as_str).unwrap_or_default());
+        let first = values.next().filter(|first| !first.is_empty())?;
+        values.all(|value| value == first).then_some(first)
+    };
+    let control = common("congestion control").map(|control| match control {
+        "off" => "no congestion control".to_owned(),
+        control => control.to_owned(),
+    });
+    let mtu = common("path MTU").map(|mtu| format!("MTU {mtu}"));
+    let buffer = common("buffer of a switch").map(|buffer| format!("buffer {buffer}"));
+    [control, mtu, buffer].into_iter().flatten().map(|part| format!("  ·  {part}")).collect()
+}
+
 /// All lines of all runs.
 struct Lines<'a> {
     runs: Vec<&'a str>,
@@ -155,21 +172,58 @@ impl<'a> Lines<'a> {
         panels
     }
 
+    /// Adds a level to panels of a kind, if it is the same for all lines that have one. `named` gives its place on the axis and
+    /// its name.
+    fn level(
+        &self,
+        panels: &mut [Panel],
+        kind: &str,
+        value: impl Fn(&Line) -> Option<f64>,
+        color: Color,
+        named: impl Fn(f64) -> (f64, String),
+    ) {
+        let of_kind = self.lines.iter().filter(|drawn| drawn.line.kind == kind);
+        let mut values: Vec<f64> = of_kind.filter_map(|drawn| value(drawn.line)).collect();
+        values.sort_by(f64::total_cmp);
+        values.dedup();
+        let [value] = values[..] else { return };
+        let (at, name) = named(value);
+        for panel in panels {
+            panel.items.push(Item::new(Shape::Level(at), Look::plain(color, 1.2), name.clone()));
+        }
+    }
+
     fn queue(&self, span: &Span) -> Vec<Panel> {
         let values = self.lines.iter().filter(|drawn| drawn.line.kind == "queue");
         let top = values.flat_map(|drawn| &drawn.line.values).copied().fold(0.0, f64::max);
         let (factor, name) = unit(top, SIZES);
-        self.panels("queue", &format!("queue ({name})"), 1.8, &|drawn| {
+        let mut panels = self.panels("queue", &format!("queue ({name})"), 1.8, &|drawn| {
             let mut gauge = Gauge::default();
             for (time, value) in drawn.series.time_us.iter().zip(&drawn.line.values) {
                 gauge.add(span, time / 1e6, Some(value / factor));
             }
             gauge.finish()
-        })
+        });
+        for (what, which, color) in [("Kmax", 1, Color::BLACK), ("Kmin", 0, Color::GREY)] {
+            let bytes = |line: &Line| line.marking.map(|marking| marking[which]);
+            self.level(&mut panels, "queue", bytes, color, |bytes| {
+                let (own, name) = unit(bytes, SIZES);
+                (bytes / factor, format!("{what}, {} {name}", bytes / own))
+            });
+        }
+        panels
     }
 
     fn rate(&self, span: &Span) -> Vec<Panel> {
-        self.panels("rate", "rate (Gb/s)", 1.8, &|drawn| averages(drawn, span, 1.0))
+        let mut panels = self.panels("rate", "rate (Gb/s)", 1.8, &|drawn| averages(drawn, span, 1.0));
+        self.level(
+            &mut panels,
+            "rate",
+            |line| line.link_gbps,
+            Color::GREY,
+            |rate| (rate, format!("link, {rate} Gb/s")),
+        );
+        panels
     }
 
     fn paused(&self, span: &Span) -> Vec<Panel> {

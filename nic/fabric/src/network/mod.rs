@@ -360,6 +360,19 @@ impl Fabric {
         (self.measured_from, port.map_or(0, |port| port.sent_before))
     }
 
+    /// The rate of a port, and how it marks packets.
+    #[must_use]
+    pub fn port_config(&self, node: NodeId, port: usize) -> Option<(cc::Rate, Option<&cc::dcqcn::Red>)> {
+        let port = self.nodes.get(node)?.ports.get(port)?;
+        Some((port.rate, port.marking.as_ref().map(cc::dcqcn::CongestionPoint::red)))
+    }
+
+    /// The settings of the switches, each once.
+    #[must_use]
+    pub fn switches(&self) -> &[SwitchConfig] {
+        &self.configs
+    }
+
     /// Bytes that wait at a port, in one class or lane.
     #[must_use]
     pub fn queued(&self, node: NodeId, port: usize, class: usize) -> u64 {

@@ -25,7 +25,7 @@ pub struct Report {
     pub seed: u64,
     /// Whether the run ended by itself or at its limit, and was not interrupted.
     pub is_whole: bool,
-    /// What was given: latencies of NICs, switches and cables. Everything else is a result.
+    /// What was given: latencies of NICs, switches and cables, congestion control and so on. Everything else is a result.
     pub inputs: BTreeMap<String, String>,
     /// Virtual time at the end, in microseconds.
     pub time_us: f64,

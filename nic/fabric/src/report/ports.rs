@@ -1,6 +1,7 @@
 //! Ports and switches in a report.
 
 use crate::network::{Fabric, PortStats};
+use crate::switch::{Model, SwitchConfig};
 use serde::Serialize;
 use std::collections::BTreeMap;
 use time::Duration;
@@ -60,12 +61,13 @@ pub(super) fn report(fabric: &mut Fabric, now: Duration) -> (Vec<PortReport>, Ve
     (ports, switches)
 }
 
-/// The latencies that were given, each with the number of its kind if they differ.
+/// The latencies that were given, each with the number of its kind if they differ, and the buffer of the switches if all have the
+/// same.
 pub(super) fn inputs(fabric: &Fabric) -> BTreeMap<String, String> {
     let mut inputs = BTreeMap::new();
     let host = fabric.host();
-    inputs.insert("NIC, sending".to_owned(), nanos(host.tx_latency));
-    inputs.insert("NIC, receiving".to_owned(), nanos(host.rx_latency));
+    inputs.insert("latency of NIC, sending".to_owned(), nanos(host.tx_latency));
+    inputs.insert("latency of NIC, receiving".to_owned(), nanos(host.rx_latency));
     let topology = fabric.topology();
     let span = |what: &str,
                 times: &mut dyn Iterator<Item = Duration>,
@@ -74,12 +76,30 @@ pub(super) fn inputs(fabric: &Fabric) -> BTreeMap<String, String> {
         if let (Some(least), Some(most)) = (times.iter().min(), times.iter().max()) {
             let text =
                 if least == most { nanos(*least) } else { format!("{} to {}", nanos(*least), nanos(*most)) };
-            inputs.insert(what.to_owned(), text);
+            inputs.insert(format!("latency of {what}"), text);
         }
     };
     span("cable", &mut topology.cables.iter().map(|cable| cable.delay), &mut inputs);
     span("switch", &mut topology.nodes.iter().skip(topology.hosts()).map(|node| node.latency), &mut inputs);
+    let buffer = |switch: &SwitchConfig| match switch.model {
+        Model::Ethernet => decimal(switch.buffer.shared),
+        Model::Infiniband => format!("{} for a lane", decimal(switch.buffer.lane)),
+    };
+    if let Some((first, others)) = fabric.switches().split_first()
+        && others.iter().all(|other| buffer(other) == buffer(first))
+    {
+        inputs.insert("buffer of a switch".to_owned(), buffer(first));
+    }
     inputs
+}
+
+/// Bytes in the largest unit of which there is one at least.
+fn decimal(bytes: u64) -> String {
+    let units = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1000, "KB")];
+    match units.into_iter().find(|(size, _)| bytes >= *size) {
+        Some((size, unit)) => format!("{} {unit}", (bytes as f64 / size as f64 * 100.0).round() / 100.0),
+        None => format!("{bytes} bytes"),
+    }
 }
 
 fn nanos(time: Duration) -> String {

@@ -25,6 +25,12 @@ pub struct Line {
     /// What it shows: `queue` (bytes, at the sample), `rate` (Gb/s since the last sample), `paused` (share of the time since the
     /// last sample).
     pub kind: &'static str,
+    /// Of the rate of a port: that of its cable, in Gb/s.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub link_gbps: Option<f64>,
+    /// Of a queue that marks packets: Kmin and Kmax in bytes.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub marking: Option<[f64; 2]>,
     /// A value for each time.
     pub values: Vec<f64>,
 }
@@ -72,8 +78,11 @@ impl Sampler {
         };
         for (node, of) in fabric.topology().port_names().iter().enumerate() {
             for (port, name) in of.iter().enumerate().filter(|(_, name)| ports.contains(name)) {
-                sampler.add(name, "queue", Source::Queue { node, port, class: None });
-                sampler.add(name, "rate", Source::Rate { node, port, last: 0 });
+                let config = fabric.port_config(node, port);
+                let queue = sampler.add(name, "queue", Source::Queue { node, port, class: None });
+                queue.marking = config.and_then(|(_, red)| red).map(|red| [red.kmin as f64, red.kmax as f64]);
+                let rate = sampler.add(name, "rate", Source::Rate { node, port, last: 0 });
+                rate.link_gbps = config.map(|(rate, _)| rate.as_f64() / 1e9);
                 for class in 0..cc::pfc::PRIORITIES {
                     let name = format!("{name} class {class}");
                     sampler.add(&name, "paused", Source::Paused { node, port, class, last: 0 });
@@ -86,9 +95,10 @@ impl Sampler {
         sampler
     }
 
-    fn add(&mut self, name: &str, kind: &'static str, source: Source) {
-        self.series.lines.push(Line { name: name.to_owned(), kind, values: Vec::new() });
+    fn add(&mut self, name: &str, kind: &'static str, source: Source) -> &mut Line {
         self.sources.push(source);
+        let line = Line { name: name.to_owned(), kind, link_gbps: None, marking: None, values: Vec::new() };
+        self.series.lines.push_mut(line)
     }
 
     /// When it wants to look next.

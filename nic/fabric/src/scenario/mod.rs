@@ -363,6 +363,8 @@ impl Scenario {
         let series = sampler.map(Sampler::finish);
         let mut report = Report::of(&self.name, seed, self.nic.mtu, &mut run, series, is_whole);
         report.metrics.of_series(report.series.as_ref(), self.measure_from);
+        report.inputs.insert("congestion control".to_owned(), self.nic.cc.clone());
+        report.inputs.insert("path MTU".to_owned(), format!("{} bytes", self.nic.mtu));
         Ok(report)
     }
 }
