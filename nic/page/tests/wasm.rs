@@ -1,9 +1,9 @@
 //! The engine in the page does what the native one does, byte for byte.
 
-use std::path::Path;
-use std::process::Command;
+mod support;
 
-const TARGET: &str = "wasm32-unknown-unknown";
+use std::process::Command;
+use support::{assert_same, has_node, page};
 
 /// A set-up in which everything happens that depends on random numbers, on fractions, or on a hand.
 const SETUP: &str = r#"{"seed": 7, "messages": 40, "cc": "dcqcn:preset=laptop", "sliders": {"loss": 3, "rate_gbps": 1.3},
@@ -22,40 +22,22 @@ const length = new DataView(memory.buffer).getUint32(at, true);
 process.stdout.write(Buffer.from(memory.buffer, at + 4, length));
 "#;
 
-fn has(program: &str, arguments: &[&str]) -> bool {
-    Command::new(program).args(arguments).output().is_ok_and(|output| output.status.success())
-}
-
 #[test]
 fn the_page_has_the_engine_itself() {
-    if !has("node", &["--version"]) || !has("python3", &["--version"]) {
-        println!("SKIPPED: node or python3 is not installed, so the page was not built");
+    if !has_node() {
         return;
     }
-    if !has("rustup", &["target", "add", TARGET])
-        && !has("rustc", &["--print", "target-libdir", "--target", TARGET])
-    {
-        println!("SKIPPED: rustup cannot fetch the target {TARGET}, so the page was not built");
-        return;
-    }
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let file = Path::new(env!("CARGO_TARGET_TMPDIR")).join("rnic.html");
-    let built = Command::new(here.join("build")).arg(&file).output().expect("python3");
-    assert!(built.status.success(), "{}", String::from_utf8_lossy(&built.stderr));
-    let page = std::fs::read_to_string(&file).expect("a page");
+    let Some(file) = page() else { return };
+    let page = std::fs::read_to_string(file).expect("a page");
     assert!(page.len() < 3_000_000, "{} bytes", page.len());
     for word in ["src=\"http", "href=\"http", "fetch(", "import("] {
         assert!(!page.contains(word), "the page asks for nothing: {word}");
     }
-    let ran =
-        Command::new("node").args(["-e", HOST]).arg(&file).args([SETUP, "2500"]).output().expect("node");
+    let ran = Command::new("node").args(["-e", HOST]).arg(file).args([SETUP, "2500"]).output().expect("node");
     assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
     let there = String::from_utf8(ran.stdout).expect("text");
     let native = rnic_page::Bench::log(SETUP, 2500.0).expect("a log");
-    for (number, (here, there)) in native.lines().zip(there.lines()).enumerate() {
-        assert_eq!(here, there, "line {}", number + 1);
-    }
-    assert_eq!(native.len(), there.len());
+    assert_same(&native, &there);
     for part in ["\"lost\"", "\"again\":true", "CNP", "NAK"] {
         assert!(native.contains(part), "{part}");
     }
