@@ -2,6 +2,7 @@
 
 use crate::packets::{Known, decoded, know};
 use crate::wire::{Fate, Settings, Wire};
+use crate::words;
 use cc::{Algorithm, Rate};
 use rnic_core::engine::{PartnerSetup, RateConfig};
 use rnic_core::sim::{DeviceSetup, Net};
@@ -221,10 +222,6 @@ pub struct Bench {
 }
 
 type Outcome<T> = Result<T, String>;
-
-fn words(error: impl ToString) -> String {
-    error.to_string()
-}
 
 fn gbps(rate: f64) -> Rate {
     Rate::from_bits_per_second((rate.clamp(0.001, 1000.0) * 1e9) as u64)

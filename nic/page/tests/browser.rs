@@ -7,7 +7,7 @@ mod support;
 
 use serde_json::{Value, json};
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use support::chromium::Browser;
 use support::{assert_same, page};
 
@@ -225,28 +225,193 @@ fn a_damaged_link_is_told() {
     assert_no_complaints(&mut browser);
 }
 
+/// A step over a long time without packets once left an empty window.
+#[test]
+fn a_long_wait_takes_little_room() {
+    let Some((mut browser, url)) = browser() else { return };
+    // The last packet of the message is lost, so that only the timeout repeats it.
+    let drop = json!({ "do": "drop", "at": 15.0, "packet": 0 });
+    browser.open(
+        &(url + &link(&json!({ "messages": 1, "depth": 1, "bytes": 1024, "timeout": 8, "actions": [drop] }))),
+    );
+    browser.click("#step");
+    assert!(browser.number("told.now") > 1000.0, "4.096 us x 2^8 at least");
+    let shown = ladder(&mut browser);
+    assert!(shown.iter().any(|label| label.contains(" PSN 0, lost")), "what was before the wait: {shown:?}");
+    assert!(shown.iter().any(|label| label.contains(" PSN 0 again")), "what ends it: {shown:?}");
+    let gaps = browser.eval("[...document.querySelectorAll('#ladder .gap')].map(gap => gap.textContent)");
+    assert_eq!(gaps.as_array().map(Vec::len), Some(1), "{gaps}");
+    assert!(
+        gaps[0].as_str().is_some_and(|text| text.starts_with("no packet for ") && text.ends_with(" ms")),
+        "{gaps}"
+    );
+    assert_native(&mut browser);
+    assert_no_complaints(&mut browser);
+}
+
+/// The page once showed 60 packets that wait, however many there were.
+#[test]
+fn packets_that_wait_are_counted_where_there_is_no_room() {
+    let Some((mut browser, url)) = browser() else { return };
+    browser.open(
+        &(url
+            + &link(
+                &json!({ "messages": 50, "depth": 32, "bytes": 8192, "sliders": { "buffer": 400_000 } }),
+            )),
+    );
+    browser.eval("go(10)");
+    let waiting = browser
+        .number("packets.filter(p => p.from === 0 && (p.fate === 'queued' || p.left > told.now)).length");
+    for width in [1280, 390] {
+        browser.resize(width);
+        let marks = browser.number("document.querySelectorAll('#ladder rect').length");
+        let more = browser.text("document.querySelector('#ladder .more').textContent");
+        assert_eq!(more, format!("+ {} more", waiting - marks), "{width}");
+        let inside = "[...document.querySelectorAll('#ladder rect, #ladder .more')].every(mark => \
+                      mark.getBoundingClientRect().right <= $('ladder').getBoundingClientRect().right)";
+        assert_eq!(browser.eval(inside), json!(true), "{width}");
+    }
+    assert_no_complaints(&mut browser);
+}
+
+/// With four messages it was over before the first notification.
+#[test]
+fn congestion_control_gets_time_to_show_something() {
+    let Some((mut browser, url)) = browser() else { return };
+    browser.open(&url);
+    browser.set("#cc", "dcqcn:preset=laptop");
+    assert_eq!(browser.number("setup.messages"), 2000.0);
+    browser.eval("go(told.now + 1000)");
+    browser.set("#s-rate_gbps", "0.3");
+    browser.eval("go(told.now + 6000)");
+    let allowed = browser.number("told.rate");
+    assert!(allowed < 0.9, "the sender has been told: {allowed} Gb/s");
+    assert!(browser.number("packets.filter(packet => packet.name === 'CNP').length") > 0.0);
+    assert_eq!(browser.number("packets.filter(packet => packet.again).length"), 0.0, "nothing was lost");
+    browser.resize(1280);
+    browser.picture(&pictures().join("cable-dcqcn.png"));
+    assert_native(&mut browser);
+    assert_no_complaints(&mut browser);
+}
+
+/// Where pictures for a person to look at are.
+fn pictures() -> PathBuf {
+    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/page");
+    fs::create_dir_all(&folder).expect("a folder for the pictures");
+    folder
+}
+
 /// Nothing is wider than the window, on a screen and on a phone. The pictures are for a person to look at.
 #[test]
 fn the_page_fits_a_screen_and_a_phone() {
     let Some((mut browser, url)) = browser() else { return };
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../target/page");
-    fs::create_dir_all(&folder).expect("a folder for the pictures");
     browser.open(
-        &(url
+        &(url.clone()
             + &link(
                 &json!({ "seed": 3, "messages": 50, "depth": 16, "sliders": { "latency_us": 10, "loss": 5,
         "rate_gbps": 1, "sender_gbps": 0, "buffer": 100_000, "kmin": 10_000, "kmax": 40_000, "pmax": 20 } }),
             )),
     );
     browser.eval("go(told.now + 300)");
+    assert_fits(&mut browser, "cable");
+    browser.open(&(url + "#fabric"));
+    browser.eval("Fabric.go(900)");
+    assert_fits(&mut browser, "fabric");
+    assert_no_complaints(&mut browser);
+}
+
+#[track_caller]
+fn assert_fits(browser: &mut Browser, name: &str) {
     for width in [1280, 390] {
         browser.resize(width);
-        browser.picture(&folder.join(format!("cable-{width}.png")));
-        let (wide, window) = (
-            browser.number("document.documentElement.scrollWidth"),
-            browser.number("document.documentElement.clientWidth"),
+        browser.picture(&pictures().join(format!("{name}-{width}.png")));
+        let wide = browser.number("document.documentElement.scrollWidth");
+        let window = browser.number("document.documentElement.clientWidth");
+        assert!(
+            wide <= window && window <= f64::from(width),
+            "{name}: {wide} pixels in a window of {window}"
         );
-        assert!(wide <= window && window == f64::from(width), "{wide} pixels in a window of {window}");
     }
+}
+
+/// The fabric that is shown is what the native engine says of the same set-up at the same time.
+#[track_caller]
+fn assert_native_fabric(browser: &mut Browser) {
+    let (setup, now) = (browser.text("JSON.stringify(Fabric.setup)"), browser.number("Fabric.told.now"));
+    let native = rnic_page::FabricBench::log(&setup, now).expect("a log");
+    assert_same(&native, &browser.text(&format!("rnicFabricLog({now})")));
+    let shown = browser.text("JSON.stringify(Fabric.samples)");
+    let samples = browser.text(&format!(
+        "JSON.stringify(rnicFabricLog({now}).split('\\n').slice(1, 1 + Fabric.samples.length).map(line => JSON.parse(line)))"
+    ));
+    assert_eq!(shown, samples, "the page shows something else");
+}
+
+#[test]
+fn a_fabric_is_played_stepped_and_linked() {
+    let Some((mut browser, url)) = browser() else { return };
+    browser.open(&url);
+    browser.click("#to-fabric");
+    browser.wait("!$('fabric-view').hidden && $('cable-view').hidden");
+    browser.click("#f-step");
+    assert!(browser.number("Fabric.told.tally.delivered") >= 1.0);
+    browser.set("#f-speed", "500");
+    browser.click("#f-play");
+    browser.wait("Fabric.told.now > 60");
+    browser.press("s");
+    assert_eq!(browser.eval("Fabric.playing"), json!(false), "a step ends playing");
+    let paused = browser.number("Fabric.told.now");
+    browser.frames(5);
+    assert_eq!(browser.number("Fabric.told.now"), paused, "nothing happens after pause");
+    assert_native_fabric(&mut browser);
+    // What would have happened until now with other settings.
+    browser.set("#f-senders", "6");
+    browser.set("#f-buffer", "300");
+    assert_eq!(browser.number("Fabric.told.now"), paused);
+    assert_eq!(browser.number("Fabric.parts.flows.length"), 7.0);
+    assert_native_fabric(&mut browser);
+    let (address, log) = (browser.text("location.href"), browser.text("rnicFabricLog(Fabric.told.now)"));
+    browser.open(&address);
+    assert_eq!(browser.number("Fabric.told.now"), paused, "the link has the time, too");
+    assert_eq!(browser.text("rnicFabricLog(Fabric.told.now)"), log);
+    assert_eq!(browser.text("$('f-senders').value + ' ' + $('f-buffer').value"), "6 300");
+    // The other view is where it was.
+    browser.click("#to-cable");
+    browser.wait("!$('cable-view').hidden && $('fabric-view').hidden");
+    browser.click("#to-fabric");
+    browser.wait("!$('fabric-view').hidden");
+    assert_eq!(browser.number("Fabric.told.now"), paused);
+    assert_no_complaints(&mut browser);
+}
+
+#[test]
+fn the_examples_of_the_fabric_show_what_they_say() {
+    let Some((mut browser, url)) = browser() else { return };
+    browser.open(&(url + "#fabric"));
+    let mut victims = Vec::new();
+    for (number, name) in ["pauses", "drops", "dcqcn"].iter().enumerate() {
+        browser.click(&format!("#f-examples button:nth-child({})", number + 1));
+        browser.eval("Fabric.go(3000)");
+        browser.resize(1280);
+        browser.picture(&pictures().join(format!("fabric-{name}.png")));
+        let label = browser.text("$('f-rates').getAttribute('aria-label')");
+        let victim = label.split("victim ").nth(1).and_then(|rest| rest.split(' ').next());
+        victims.push(victim.and_then(|rate| rate.parse::<f64>().ok()).expect("the victim's rate"));
+        assert_native_fabric(&mut browser);
+    }
+    let counters = browser.text("$('f-counters').textContent");
+    assert!(counters.contains("packets marked") && !counters.contains("dropped"), "{counters}");
+    assert!(victims[0] < 10.0 && victims[1] > 12.0 && victims[2] > 12.0, "Gb/s of the victim: {victims:?}");
+    assert_no_complaints(&mut browser);
+}
+
+#[test]
+fn a_damaged_link_to_the_fabric_is_told() {
+    let Some((mut browser, url)) = browser() else { return };
+    let damaged = encoded(br#"{"senders": 77}"#);
+    browser.open(&format!("{url}#fabric={damaged}"));
+    assert!(browser.text("$('f-status').textContent").contains("damaged"), "the page says so");
+    browser.click("#f-step");
+    assert!(browser.number("Fabric.told.now") > 0.0, "and works");
     assert_no_complaints(&mut browser);
 }

@@ -2,6 +2,7 @@
 
 mod support;
 
+use std::path::Path;
 use std::process::Command;
 use support::{assert_same, has_node, page};
 
@@ -9,18 +10,31 @@ use support::{assert_same, has_node, page};
 const SETUP: &str = r#"{"seed": 7, "messages": 40, "cc": "dcqcn:preset=laptop", "sliders": {"loss": 3, "rate_gbps": 1.3},
     "actions": [{"do": "drop", "at": 20, "packet": 3}, {"do": "set", "at": 400, "sliders": {"latency_us": 17.5, "rate_gbps": 0.7}}]}"#;
 
-/// Takes the page, the set-up and the time; prints the log.
+/// The same for the fabric.
+const FABRIC: &str =
+    r#"{"seed": 3, "senders": 5, "buffer": 300, "ecn": true, "cc": "dcqcn:preset=paper", "pmax": 12.5}"#;
+
+/// Takes the page, the function, the set-up and the time; prints the log.
 const HOST: &str = r#"
 const page = require('fs').readFileSync(process.argv[1], 'utf8');
 const text = page.match(/<script id="engine"[^>]*>([^<]*)</)[1];
-const { memory, input_room, log } = new WebAssembly.Instance(new WebAssembly.Module(Buffer.from(text, 'base64')), {}).exports;
-const setup = Buffer.from(process.argv[2]);
+const { memory, input_room, ...functions } = new WebAssembly.Instance(new WebAssembly.Module(require('zlib').gunzipSync(Buffer.from(text, 'base64'))), {}).exports;
+const setup = Buffer.from(process.argv[3]);
 const room = input_room(setup.length);
 Buffer.from(memory.buffer, room, setup.length).set(setup);
-const at = log(Number(process.argv[3]));
+const at = functions[process.argv[2]](Number(process.argv[4]));
 const length = new DataView(memory.buffer).getUint32(at, true);
 process.stdout.write(Buffer.from(memory.buffer, at + 4, length));
 "#;
+
+/// What the engine in the page gives, in Node.
+fn in_node(file: &Path, function: &str, setup: &str, until: f64) -> String {
+    let mut node = Command::new("node");
+    node.args(["-e", HOST]).arg(file).args([function, setup, &until.to_string()]);
+    let ran = node.output().expect("node");
+    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
+    String::from_utf8(ran.stdout).expect("text")
+}
 
 #[test]
 fn the_page_has_the_engine_itself() {
@@ -28,17 +42,22 @@ fn the_page_has_the_engine_itself() {
         return;
     }
     let Some(file) = page() else { return };
-    let page = std::fs::read_to_string(file).expect("a page");
-    assert!(page.len() < 3_000_000, "{} bytes", page.len());
-    for word in ["src=\"http", "href=\"http", "fetch(", "import("] {
-        assert!(!page.contains(word), "the page asks for nothing: {word}");
-    }
-    let ran = Command::new("node").args(["-e", HOST]).arg(file).args([SETUP, "2500"]).output().expect("node");
-    assert!(ran.status.success(), "{}", String::from_utf8_lossy(&ran.stderr));
-    let there = String::from_utf8(ran.stdout).expect("text");
     let native = rnic_page::Bench::log(SETUP, 2500.0).expect("a log");
-    assert_same(&native, &there);
+    assert_same(&native, &in_node(file, "log", SETUP, 2500.0));
     for part in ["\"lost\"", "\"again\":true", "CNP", "NAK"] {
         assert!(native.contains(part), "{part}");
+    }
+    let native = rnic_page::FabricBench::log(FABRIC, 2500.0).expect("a log");
+    assert_same(&native, &in_node(file, "fabric_log", FABRIC, 2500.0));
+    assert!(native.lines().count() > 500, "one line for every 5 us");
+}
+
+#[test]
+fn the_page_is_small_and_asks_for_nothing() {
+    let Some(file) = page() else { return };
+    let page = std::fs::read_to_string(file).expect("a page");
+    assert!(page.len() < 2_000_000, "{} bytes", page.len());
+    for word in ["src=\"", "<link", "href=\"http", "fetch(", "import("] {
+        assert!(!page.contains(word), "the page asks for nothing: {word}");
     }
 }
