@@ -229,7 +229,13 @@ impl Drop for Browser {
         // Whatever it does now, it shall not outlive the test.
         let _ = self.child.kill();
         let _ = self.child.wait();
-        let _ = fs::remove_dir_all(&self.folder);
+        // Its other processes end a little later, and may still write.
+        for _ in 0..20 {
+            if fs::remove_dir_all(&self.folder).is_ok() {
+                return;
+            }
+            std::thread::sleep(Duration::from_millis(50));
+        }
     }
 }
 
