@@ -1,7 +1,8 @@
 //! Two NICs at a cable, and what they do: set up by a text, driven step by step.
 
-use crate::packets::{Known, know};
+use crate::packets::{Known, decoded, know};
 use crate::wire::{Fate, Settings, Wire};
+use crate::words;
 use cc::{Algorithm, Rate};
 use rnic_core::engine::{PartnerSetup, RateConfig};
 use rnic_core::sim::{DeviceSetup, Net};
@@ -222,10 +223,6 @@ pub struct Bench {
 
 type Outcome<T> = Result<T, String>;
 
-fn words(error: impl ToString) -> String {
-    error.to_string()
-}
-
 fn gbps(rate: f64) -> Rate {
     Rate::from_bits_per_second((rate.clamp(0.001, 1000.0) * 1e9) as u64)
 }
@@ -445,21 +442,23 @@ impl Bench {
             if !std::mem::take(&mut sent.is_new) {
                 continue;
             }
-            let latency = self.setup.sliders.latency_us;
             let (fate, left, arrives) = match sent.fate {
                 Fate::Queued => ("queued", None, None),
-                Fate::Flying { until } => ("flying", Some(us(until) - latency), Some(us(until))),
-                Fate::Arrived { at } => ("arrived", Some(us(at) - latency), Some(us(at))),
-                Fate::Lost { at } => ("lost", Some(us(at)), None),
-                Fate::Dropped { at } => ("dropped", Some(us(at)), None),
+                Fate::Flying { until } => ("flying", sent.left, Some(until)),
+                Fate::Arrived { at } => ("arrived", sent.left, Some(at)),
+                Fate::Lost { at } => ("lost", sent.left.or(Some(at)), None),
+                Fate::Dropped { at } => ("dropped", Some(at), None),
             };
-            let Known { name, kind, psn, again, fields } = &self.known[id];
+            if sent.marked && !std::mem::replace(&mut self.known[id].marked, true) {
+                self.known[id].fields = decoded(&sent.packet);
+            }
+            let Known { name, kind, psn, again, fields, .. } = &self.known[id];
             packets.push(Shown {
                 id,
                 from: sent.from,
                 sent: us(sent.at),
-                left,
-                arrives,
+                left: left.map(us),
+                arrives: arrives.map(us),
                 fate,
                 name: name.clone(),
                 kind,

@@ -1,10 +1,11 @@
 //! The functions that a page calls. Texts go in and out as bytes in the module's memory.
 
-use super::Bench;
+use super::{Bench, FabricBench};
 use std::cell::RefCell;
 
 thread_local! {
     static BENCH: RefCell<Option<Bench>> = const { RefCell::new(None) };
+    static FABRIC: RefCell<Option<FabricBench>> = const { RefCell::new(None) };
     /// The text that goes in, and the one that goes out.
     static INPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
     static OUTPUT: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
@@ -91,4 +92,44 @@ pub(crate) extern "C" fn act() -> *const u8 {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn log(until: f64) -> *const u8 {
     answer(Bench::log(&input(), until))
+}
+
+fn with_fabric(act: impl FnOnce(&mut FabricBench) -> Result<(), String>) -> *const u8 {
+    answer(FABRIC.with_borrow_mut(|fabric| {
+        let fabric = fabric.as_mut().ok_or("nothing is set up")?;
+        act(fabric)?;
+        serde_json::to_string(&fabric.tell()).map_err(|why| why.to_string())
+    }))
+}
+
+/// Sets up the fabric that the text says, and says what there is.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fabric_set_up() -> *const u8 {
+    answer(FabricBench::new(&input()).and_then(|fabric| {
+        let parts = serde_json::to_string(fabric.parts()).map_err(|why| why.to_string());
+        FABRIC.set(Some(fabric));
+        parts
+    }))
+}
+
+/// Goes on to this time in microseconds.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fabric_run(until: f64) -> *const u8 {
+    with_fabric(|fabric| fabric.run(until))
+}
+
+/// Goes on to the next packet that reaches a host.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fabric_step() -> *const u8 {
+    with_fabric(FabricBench::step)
+}
+
+/// The log of the fabric that the text sets up, to this time.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn fabric_log(until: f64) -> *const u8 {
+    answer(FabricBench::log(&input(), until))
 }

@@ -1,15 +1,22 @@
-//! Two NICs and a cable, driven step by step: what the page of `rnic lab` shows.
+//! Two NICs and a cable, and a small fabric, driven step by step: what the page of `rnic lab` shows.
 //!
 //! The engine is the one that runs on sockets. As a WebAssembly module (`cargo build -p rnic-page --target wasm32-unknown-unknown`)
 //! this runs in a browser; natively the same calls give the same bytes.
 
 mod bench;
+mod fabric;
 mod packets;
 #[cfg(test)]
 mod tests;
 mod wire;
 
 pub use bench::{Action, Bench, Setup, Shown, Sliders, Told};
+pub use fabric::{FabricBench, FabricSetup, FabricTold, Parts, PortSample, Sample, Scene};
+
+/// An error in words.
+fn words(error: impl ToString) -> String {
+    error.to_string()
+}
 
 #[cfg(target_family = "wasm")]
 mod exports;

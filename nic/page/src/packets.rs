@@ -9,6 +9,8 @@ pub(crate) struct Known {
     pub(crate) kind: &'static str,
     pub(crate) psn: i32,
     pub(crate) again: bool,
+    /// Whether the fields are those of a marked packet.
+    pub(crate) marked: bool,
     pub(crate) fields: serde_json::Value,
 }
 
@@ -16,8 +18,14 @@ pub(crate) struct Known {
 pub(crate) fn know(from: usize, packet: &rnic_core::sim::Packet, highest: &mut i32) -> Known {
     let mut bytes = Vec::new();
     packet.write_to(&mut bytes);
-    let mut known =
-        Known { name: "?".to_owned(), kind: "other", psn: 0, again: false, fields: serde_json::Value::Null };
+    let mut known = Known {
+        name: "?".to_owned(),
+        kind: "other",
+        psn: 0,
+        again: false,
+        marked: false,
+        fields: decoded(packet),
+    };
     if let Ok(parsed) = qp::wire::Packet::parse(&bytes) {
         let headers = Headers::of(&parsed);
         let info = headers.opcode.info();
@@ -40,13 +48,14 @@ pub(crate) fn know(from: usize, packet: &rnic_core::sim::Packet, highest: &mut i
             *highest = known.psn.max(*highest);
         }
     }
-    known.fields = decoded(packet, &bytes);
     known
 }
 
 /// All fields of a packet, by the decoder of `rnic decode`: through a capture in memory.
-fn decoded(packet: &rnic_core::sim::Packet, bytes: &[u8]) -> serde_json::Value {
-    let file = pcap(packet, bytes);
+pub(crate) fn decoded(packet: &rnic_core::sim::Packet) -> serde_json::Value {
+    let mut bytes = Vec::new();
+    packet.write_to(&mut bytes);
+    let file = pcap(packet, &bytes);
     let Ok(decoder) = Decoder::new(&file[..]) else { return serde_json::Value::Null };
     let first = decoder.flatten().next();
     first.and_then(|packet| serde_json::to_value(packet).ok()).unwrap_or_default()

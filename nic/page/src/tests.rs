@@ -86,6 +86,35 @@ fn sliders_do_what_they_say() {
     }
 }
 
+/// The page once showed the fields that a packet had before it was marked.
+#[test]
+fn the_fields_of_a_packet_follow_its_mark() {
+    let mut bench = Bench::new("{\"cc\": \"dcqcn:preset=laptop\"}").expect("a bench");
+    bench.run(15.0).expect("it runs");
+    let before = bench.tell().packets.remove(1);
+    assert!(bench.act("{\"do\": \"mark\", \"at\": 15, \"packet\": 1}").expect("an action"));
+    let after = bench.tell().packets.remove(0);
+    assert_eq!((before.id, after.id, before.fields["ecn"].as_str()), (1, 1, Some("ect0")));
+    assert_eq!(after.fields["ecn"].as_str(), Some("ce"));
+}
+
+/// The page once drew lines that began too early, or too late, after the cable's latency had changed and for late packets.
+#[test]
+fn packets_leave_when_they_left_whatever_happens_later() {
+    let setup = "{\"actions\": [{\"do\": \"set\", \"at\": 12, \"sliders\": {\"latency_us\": 40}}, \
+                 {\"do\": \"delay\", \"at\": 15, \"packet\": 1, \"by\": 50}]}";
+    let mut bench = Bench::new(setup).expect("a bench");
+    bench.run(200.0).expect("it runs");
+    let mut free = 0.0;
+    for packet in bench.tell().packets.iter().filter(|packet| packet.from == 0) {
+        // The port of 1 Gb/s sends 1,000 bits in a microsecond.
+        let left = packet.sent.max(free) + f64::from(packet.bytes) / 125.0;
+        assert!(packet.left.is_none_or(|at| (at - left).abs() < 0.01), "{packet:?} leaves at {left}");
+        free = left;
+    }
+    assert!(free > 50.0, "there were several");
+}
+
 #[test]
 fn mistakes_are_told() {
     for wrong in ["", "{\"bytes\": 0}", "{\"speed\": 1}", "{\"cc\": \"reno\"}", "7"] {

@@ -52,6 +52,8 @@ pub(crate) struct Sent {
     pub(crate) at: Instant,
     pub(crate) packet: Packet,
     pub(crate) fate: Fate,
+    /// When its last bit left the port.
+    pub(crate) left: Option<Instant>,
     pub(crate) marked: bool,
     /// Whether its state has changed since the page was told.
     pub(crate) is_new: bool,
@@ -156,6 +158,7 @@ impl Cable {
             }
             let is_lost = self.chance(self.settings.loss);
             let sent = &mut self.sent[number];
+            sent.left = Some(end);
             sent.fate = if is_lost {
                 Fate::Lost { at: end }
             } else {
@@ -192,7 +195,7 @@ impl Network for Wire {
         let number = cable.sent.len();
         let is_full = cable.sides[from].bytes + bytes > cable.settings.buffer;
         let fate = if is_full { Fate::Dropped { at: now } } else { Fate::Queued };
-        cable.sent.push(Sent { from, at: now, packet, fate, marked: false, is_new: true, to });
+        cable.sent.push(Sent { from, at: now, packet, fate, left: None, marked: false, is_new: true, to });
         if let (Some(rate), 0) = (cable.settings.sender, from) {
             let free = cable.sides[0].may_send.unwrap_or(now).max(now);
             cable.sides[0].may_send = Some(free + rate.time_for(bytes));

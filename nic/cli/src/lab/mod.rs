@@ -1,8 +1,8 @@
 //! `rnic lab`: labs for courses.
 //!
 //! The labs and their judge are `rnic_lab`'s, which opens no file and starts no process. Here are the folder of a student
-//! (`folder`), the experiments in it (`run`), the pictures (`picture`), and the labs whose task is a program (`program`), and
-//! the pages of a course (`site`).
+//! (`folder`), the experiments in it (`run`), the pictures (`picture`), and the labs whose task is a program (`program`), the
+//! pages of a course (`site`), and a server of those (`serve`).
 
 /// Prints, like `print!`. A reader that closed the pipe has seen enough.
 macro_rules! out {
@@ -26,6 +26,7 @@ mod folder;
 mod picture;
 mod program;
 mod run;
+mod serve;
 mod show;
 mod site;
 
@@ -64,6 +65,8 @@ enum Command {
     Plot(picture::Args),
     /// Write all labs as pages for a course: HTML files that need no server.
     Site(site::Args),
+    /// Show those pages, and the page with NICs in it, to browsers of this machine.
+    Serve(serve::Args),
 }
 
 /// The folder of a lab.
@@ -84,5 +87,6 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         #[cfg(feature = "plot")]
         Command::Plot(args) => picture::run(args),
         Command::Site(args) => site::run(args),
+        Command::Serve(args) => serve::run(args),
     }
 }

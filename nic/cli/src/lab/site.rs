@@ -9,7 +9,7 @@ use rnic_lab::{Builtin, LABS, Lab};
 use std::error::Error;
 use std::fmt::Write as _;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 /// Write all labs as pages for a course.
@@ -18,6 +18,13 @@ pub(super) struct Args {
     /// The folder to write into.
     #[arg(value_name = "FOLDER")]
     into: PathBuf,
+    #[command(flatten)]
+    course: Course,
+}
+
+/// What the pages are about.
+#[derive(Clone, Debug, clap::Args)]
+pub(super) struct Course {
     /// The student, from whom the parameters of the pages follow.
     #[arg(long, value_name = "ID", default_value = "student")]
     student: String,
@@ -37,15 +44,27 @@ const STYLE: &str = "body{font:17px/1.5 system-ui,sans-serif;max-width:52rem;mar
     nav{margin-bottom:1.5rem}li{margin:.3rem 0}";
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
+    make(&args.into)?;
+    write_all(&args.into, &args.course)?;
+    outln!("{}: {} labs", args.into.join("index.html").display(), LABS.len());
+    Ok(ExitCode::SUCCESS)
+}
+
+/// Makes the folder for the pages.
+pub(super) fn make(folder: &Path) -> Result<(), Box<dyn Error>> {
+    Ok(fs::create_dir_all(folder).map_err(|why| format!("cannot make {}: {why}", folder.display()))?)
+}
+
+/// Writes all pages into a folder.
+pub(super) fn write_all(into: &Path, course: &Course) -> Result<(), Box<dyn Error>> {
     let write = |name: &str, text: &str| {
-        let path = args.into.join(name);
+        let path = into.join(name);
         fs::write(&path, text).map_err(|why| format!("cannot write {}: {why}", path.display()))
     };
-    fs::create_dir_all(&args.into).map_err(|why| format!("cannot make {}: {why}", args.into.display()))?;
     let mut list = String::new();
     for (number, lab) in (1..).zip(LABS.iter().map(Builtin::lab)) {
         let definition = lab.definition()?;
-        write(&format!("{}.html", lab.name), &page(args, &lab, &definition)?)?;
+        write(&format!("{}.html", lab.name), &page(into, course, &lab, &definition)?)?;
         let _ = writeln!(
             list,
             "<li><a href=\"{}.html\">{}</a>: {} <em>{} minutes</em></li>",
@@ -54,28 +73,27 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             escaped(&definition.about),
             definition.minutes
         );
-        if args.instructor {
-            let text = rnic_lab::sheet::instructor(&lab, &args.student)?;
+        if course.instructor {
+            let text = rnic_lab::sheet::instructor(&lab, &course.student)?;
             let title = format!("{}: for instructors", definition.title);
-            write(&format!("{}-instructor.html", lab.name), &framed(&title, &rendered(&text), args))?;
+            write(&format!("{}-instructor.html", lab.name), &framed(&title, &rendered(&text), course))?;
         }
     }
     let body = format!(
         "<h1>{}</h1>\n<p>Each lab begins with <code>rnic lab start NAME --student ID</code>. The numbers on these pages are those of \
          {}; yours follow from your ID.</p>\n<ul>\n{list}</ul>\n",
-        escaped(&args.title),
-        escaped(&args.student)
+        escaped(&course.title),
+        escaped(&course.student)
     );
-    write("index.html", &framed(&args.title, &body, args))?;
-    outln!("{}: {} labs", args.into.join("index.html").display(), LABS.len());
-    Ok(ExitCode::SUCCESS)
+    write("index.html", &framed(&course.title, &body, course))?;
+    Ok(())
 }
 
 /// The page of a lab: the sheet, and what its experiments show.
-fn page(args: &Args, lab: &Lab, definition: &Definition) -> Result<String, Box<dyn Error>> {
-    let files = folder(lab, &args.student)?;
+fn page(into: &Path, course: &Course, lab: &Lab, definition: &Definition) -> Result<String, Box<dyn Error>> {
+    let files = folder(lab, &course.student)?;
     let sheet = files.iter().find(|(name, _)| name == "README.md").map_or("", |(_, text)| text);
-    let id = rnic_lab::definition::student(&args.student)?;
+    let id = rnic_lab::definition::student(&course.student)?;
     let mut values = parameters(lab, definition, &id)?;
     let mut results = String::new();
     // What the task's experiments show would give the answer away, or nothing.
@@ -83,7 +101,7 @@ fn page(args: &Args, lab: &Lab, definition: &Definition) -> Result<String, Box<d
         let table = experiment::table(config, lab.file(&config.file)?, &values)?;
         let ran = experiment::run(config, &table)?;
         let _ = writeln!(results, "<h3>{}</h3>", escaped(&config.name));
-        results += &picture(args, lab, &config.name, definition, &ran)?;
+        results += &picture(into, lab, &config.name, definition, &ran)?;
         if !ran.text.is_empty() {
             let _ = writeln!(results, "<pre>{}</pre>", escaped(&ran.text));
         }
@@ -103,13 +121,13 @@ fn page(args: &Args, lab: &Lab, definition: &Definition) -> Result<String, Box<d
             "<h2>What the runs show</h2>\n<details><summary>Predict first.</summary>\n{results}</details>\n"
         );
     }
-    Ok(framed(&definition.title, &body, args))
+    Ok(framed(&definition.title, &body, course))
 }
 
 /// Draws an experiment into a file beside the page.
 #[cfg(feature = "plot")]
 fn picture(
-    args: &Args,
+    into: &Path,
     lab: &Lab,
     name: &str,
     definition: &Definition,
@@ -117,14 +135,14 @@ fn picture(
 ) -> Result<String, Box<dyn Error>> {
     let file = format!("{}-{name}.svg", lab.name);
     let title = format!("{}: {name}", definition.title);
-    if super::picture::draw(&title, ran, &args.into.join(&file))?.is_empty() {
+    if super::picture::draw(&title, ran, &into.join(&file))?.is_empty() {
         return Ok(String::new());
     }
     Ok(format!("<img src=\"{file}\" alt=\"{}\">\n", escaped(&title)))
 }
 
 #[cfg(not(feature = "plot"))]
-fn picture(_: &Args, _: &Lab, _: &str, _: &Definition, _: &Ran) -> Result<String, Box<dyn Error>> {
+fn picture(_: &Path, _: &Lab, _: &str, _: &Definition, _: &Ran) -> Result<String, Box<dyn Error>> {
     Ok(String::new())
 }
 
@@ -135,13 +153,13 @@ fn rendered(markdown: &str) -> String {
     out
 }
 
-fn framed(title: &str, body: &str, args: &Args) -> String {
+fn framed(title: &str, body: &str, course: &Course) -> String {
     format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n<meta name=\"viewport\" \
          content=\"width=device-width,initial-scale=1\">\n<title>{}</title>\n<style>{STYLE}</style>\n</head>\n<body>\n<nav><a \
          href=\"index.html\">{}</a></nav>\n<main>\n{body}</main>\n</body>\n</html>\n",
         escaped(title),
-        escaped(&args.title)
+        escaped(&course.title)
     )
 }
 
@@ -161,8 +179,8 @@ mod tests {
 
     #[test]
     fn a_page_names_its_title_twice() {
-        let args = Args { into: "x".into(), student: "s".into(), instructor: false, title: "C <1>".into() };
-        let page = framed("T & t", "<p>body</p>", &args);
+        let course = Course { student: "s".into(), instructor: false, title: "C <1>".into() };
+        let page = framed("T & t", "<p>body</p>", &course);
         assert!(page.contains("<title>T &amp; t</title>") && page.contains("C &lt;1&gt;</a>"), "{page}");
     }
 }
