@@ -193,3 +193,13 @@ fn a_reader_that_goes_away_ends_nothing() {
         assert_eq!(fs::read_to_string(folder.join("errors")).unwrap(), "", "{words}");
     }
 }
+
+#[test]
+fn the_rust_program_of_the_first_lab_finds_the_library_in_the_clone() {
+    let folder = folder("rust");
+    text(&folder, &["start", "first-write"], 0);
+    let manifest = fs::read_to_string(folder.join("lab-first-write/rust/Cargo.toml")).unwrap();
+    let path = manifest.split('"').find(|word| word.ends_with("/nic")).unwrap();
+    let library = fs::read_to_string(Path::new(path).join("Cargo.toml")).unwrap();
+    assert!(library.contains("name = \"rnic\""), "{path}");
+}

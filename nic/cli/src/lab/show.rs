@@ -38,6 +38,15 @@ pub(super) struct StartArgs {
     into: Option<PathBuf>,
 }
 
+/// What stands for the folder of the library in a manifest.
+const NIC: &str = "../../nic";
+
+/// The folder of the library in the clone in which this program was built, if it runs there.
+fn source() -> Option<PathBuf> {
+    let program = std::env::current_exe().ok()?;
+    program.ancestors().map(|folder| folder.join("nic")).find(|nic| nic.join("Cargo.toml").is_file())
+}
+
 pub(super) fn list() -> Result<ExitCode, Box<dyn Error>> {
     for (number, lab) in (1..).zip(LABS.iter().map(Builtin::lab)) {
         let definition = lab.definition()?;
@@ -73,6 +82,10 @@ pub(super) fn start(args: &StartArgs) -> Result<ExitCode, Box<dyn Error>> {
         if let Some(parent) = path.parent() {
             fs::create_dir_all(parent).map_err(|why| failed(parent, why))?;
         }
+        let text = match source() {
+            Some(source) if name.ends_with("Cargo.toml") => text.replace(NIC, &source.display().to_string()),
+            _ => text.clone(),
+        };
         fs::write(&path, text).map_err(|why| failed(&path, why))?;
     }
     outln!("{}: {}", folder.display(), lab.definition()?.title);
