@@ -51,6 +51,8 @@ counters! {
         out_of_seq_request,
         /// Requests beyond a gap that were kept until it was closed (selective repeat).
         held_requests,
+        /// Answers beyond missing data that were kept until it came (selective repeat).
+        held_responses,
         /// Selective acknowledgements sent.
         sent_selective_acks,
         /// Selective acknowledgements received.

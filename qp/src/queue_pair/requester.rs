@@ -10,7 +10,7 @@ mod patience;
 mod timers;
 
 use super::reasons::Heard;
-use super::selective::{Flight, MAX_FLIGHT, OnDemand};
+use super::selective::{Flight, Held, MAX_FLIGHT, OnDemand};
 use super::{Failure, FailureContext, QueuePair, Tuning};
 use crate::attr::{QpAttr, QpState};
 use crate::ids::Psn;
@@ -134,6 +134,9 @@ pub(super) struct Requester {
     pub(super) cause: Option<Box<Failure>>,
     /// What is known of each PSN in flight, with selective repeat.
     pub(super) flight: OnDemand<Flight>,
+    /// Answers that came while data before them was missing, and whether the peer is a partner, so that they are kept.
+    pub(super) held: OnDemand<Held>,
+    pub(super) keeps: bool,
     /// The number of the last message started, counted from 1 (SSN, IBTA 9.7.7.2.5).
     pub(super) ssn: u32,
     /// The number of the last message that the peer has advertised a receive for, if it advertises credits (LSN,
@@ -199,6 +202,7 @@ impl Requester {
         self.sent_end = psn;
         self.unacked = psn;
         self.flight = OnDemand::default();
+        self.held = OnDemand::default();
     }
 
     pub(super) fn refill_retries(&mut self, attr: &QpAttr) {
@@ -224,6 +228,11 @@ impl Requester {
         }
     }
 
+    /// Whether this PSN is the last that the oldest unanswered READ request asked for when it was sent first.
+    pub(super) fn ends_read(&self, psn: Psn) -> bool {
+        self.read_ends.front() == Some(&psn.plus(1))
+    }
+
     /// Number of READ requests considered unanswered.
     #[cfg(test)]
     pub(super) fn reads_asked(&self) -> usize {
@@ -243,6 +252,7 @@ impl Requester {
         if !self.flight.is_empty() {
             self.flight.clear();
         }
+        self.held = OnDemand::default();
         for wqe in self.queue.iter_mut().take_while(|w| w.started) {
             wqe.sent = wqe.acked;
             wqe.responses_due = 0;
@@ -358,8 +368,8 @@ impl QueuePair {
             if *budget == 0 {
                 return true;
             }
-            if let Some(at) = self.requester.flight.next_lost() {
-                match self.request_again(now, at, train, host) {
+            if let Some((at, psns)) = self.requester.flight.next_lost() {
+                match self.request_again(now, at, psns, train, host) {
                     Some(true) => *budget -= 1,
                     Some(false) => return true,
                     None => break,

@@ -323,10 +323,10 @@ impl Responder {
         self.resources.push_back(resource);
     }
 
-    /// Queues a response to a duplicate in PSN order, up to the number of requests that the peer may have
-    /// outstanding.
-    fn insert(&mut self, response: Response, depth: usize) -> Result<(), PacketDrop> {
-        if self.replays() >= depth {
+    /// Queues a response to a duplicate in PSN order, unless so many wait: as many as the requests that the peer may have
+    /// outstanding, or a partner's gaps.
+    fn insert(&mut self, response: Response, most: usize) -> Result<(), PacketDrop> {
+        if self.replays() >= most {
             return Err(PacketDrop::StaleDuplicate);
         }
         let psn = response.psn();
