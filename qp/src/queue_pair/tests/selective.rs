@@ -382,6 +382,27 @@ fn a_whole_timeout_begins_go_back_n() {
     assert_eq!(b.qp.counters().local_ack_timeout_err, 1);
 }
 
+/// A READ takes one place in the initiator depth until all of it is here, in however many parts it comes.
+#[test]
+fn a_part_of_a_read_makes_no_room_for_another() {
+    let mut b = partner(&Setup { max_rd_atomic: 1, ..setup() });
+    b.post(2, READ, &[local(0, MTU)]);
+    b.sent();
+    b.take(&read_responses(OURS, SQ, 1, &pattern(MTU))[0]);
+    assert_eq!(b.notes(), [success(2)]);
+    b.post(1, READ, &[local(0, 4 * MTU)]);
+    b.post(2, READ, &[local(0, MTU)]);
+    assert_eq!(psns(&b.sent()), [SQ + 1]);
+    let answers = read_responses(OURS, SQ + 1, 2, &pattern(4 * MTU));
+    b.take(&answers[1]);
+    assert_eq!(psns(&b.sent()), [SQ + 1]);
+    b.take(&only(&answers, 0));
+    b.take(&answers[2]);
+    assert_eq!((b.sent(), b.notes()), (NONE, vec![]));
+    b.take(&answers[3]);
+    assert_eq!((psns(&b.sent()), b.notes()), (vec![SQ + 5], vec![success(1)]));
+}
+
 /// To a peer that is no partner a response beyond a gap is what it always was.
 #[test]
 fn a_foreign_peer_is_asked_for_everything_from_the_gap_on() {
