@@ -96,6 +96,11 @@ impl Held {
         self.places.is_empty()
     }
 
+    /// How far the packets reach that are held.
+    pub(super) fn reach(&self) -> usize {
+        self.places.len()
+    }
+
     /// A packet came that was executed or is held already.
     pub(super) fn came_again(&mut self) {
         self.duplicates = self.duplicates.wrapping_add(1);

@@ -48,15 +48,14 @@ impl QueuePair {
             self.counters.ghost_responses += 1;
             return Some(Err(PacketDrop::Ghost));
         }
-        if is_kept && !self.requester.held.hold(at, packet.bytes()) {
-            // It is asked for again when its turn comes.
-            return Some(Err(PacketDrop::OutOfSequence));
-        }
+        let has_room = !is_kept || self.requester.held.hold(at, packet.bytes());
+        // What there is no room for is asked for again when its turn comes, and until then its loss is no news.
+        let executed = if has_room { executed } else { executed.min(self.requester.held.reach()) };
         let tolerance = self.config.tuning.reorder_tolerance;
-        self.requester.flight.arrive(at, executed, is_kept, tolerance);
-        self.counters.held_responses += u64::from(is_kept);
+        self.requester.flight.arrive(at, executed, is_kept && has_room, tolerance);
+        self.counters.held_responses += u64::from(is_kept && has_room);
         self.shorten(now);
-        Some(Ok(()))
+        Some(if has_room { Ok(()) } else { Err(PacketDrop::OutOfSequence) })
     }
 
     /// Data came that was here already: it had been asked for again without need, or the network doubled it.
