@@ -23,6 +23,7 @@ const COUNTERS: &[&str] = &[
     "ghost_responses",
     "ack_deferred",
     "held_requests",
+    "held_responses",
     "rcvd_selective_acks",
     "out_of_buffer",
     "resp_local_length_error",

@@ -42,7 +42,7 @@ impl QueuePair {
         } else {
             // Whatever the peer holds: this is go-back-N.
             if !self.requester.flight.is_empty() {
-                self.requester.flight.clear();
+                self.requester.flight.give_up();
             }
             self.retry(host);
         }

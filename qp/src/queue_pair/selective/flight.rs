@@ -126,6 +126,13 @@ impl Flight {
         left
     }
 
+    /// Nothing was heard for so long that everything is sent anew. What comes twice then does not make the requester more tolerant.
+    pub(in crate::queue_pair) fn give_up(&mut self) {
+        let all = u32::try_from(self.sent.len()).unwrap_or(u32::MAX);
+        self.forgiven = self.forgiven.saturating_add(all);
+        self.clear();
+    }
+
     /// Everything is sent anew.
     pub(in crate::queue_pair) fn clear(&mut self) {
         self.sent.clear();
