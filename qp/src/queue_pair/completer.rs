@@ -280,9 +280,6 @@ impl QueuePair {
         {
             self.requester.patience.measure(now, left);
         }
-        if !self.requester.held.is_empty() {
-            self.requester.held.advance(u32::try_from(answered).unwrap_or(0));
-        }
         if self.requester.next_psn.is_before(self.requester.unacked) {
             // Responses to an earlier transmission arrived ahead of the retransmission.
             self.requester.next_psn = self.requester.unacked;

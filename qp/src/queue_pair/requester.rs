@@ -10,7 +10,7 @@ mod patience;
 mod timers;
 
 use super::reasons::Heard;
-use super::selective::{Flight, Held, MAX_FLIGHT, OnDemand};
+use super::selective::{Flight, MAX_FLIGHT, OnDemand};
 use super::{Failure, FailureContext, QueuePair, Tuning};
 use crate::attr::{QpAttr, QpState};
 use crate::ids::Psn;
@@ -134,8 +134,7 @@ pub(super) struct Requester {
     pub(super) cause: Option<Box<Failure>>,
     /// What is known of each PSN in flight, with selective repeat.
     pub(super) flight: OnDemand<Flight>,
-    /// Answers that came while data before them was missing, and whether the peer is a partner, so that they are kept.
-    pub(super) held: OnDemand<Held>,
+    /// Whether the peer is a partner, so that answers are kept that come while data before them is missing.
     pub(super) keeps: bool,
     /// The number of the last message started, counted from 1 (SSN, IBTA 9.7.7.2.5).
     pub(super) ssn: u32,
@@ -202,7 +201,6 @@ impl Requester {
         self.sent_end = psn;
         self.unacked = psn;
         self.flight = OnDemand::default();
-        self.held = OnDemand::default();
     }
 
     pub(super) fn refill_retries(&mut self, attr: &QpAttr) {
@@ -252,7 +250,6 @@ impl Requester {
         if !self.flight.is_empty() {
             self.flight.clear();
         }
-        self.held = OnDemand::default();
         for wqe in self.queue.iter_mut().take_while(|w| w.started) {
             wqe.sent = wqe.acked;
             wqe.responses_due = 0;

@@ -78,7 +78,7 @@ pub(super) trait Empty: 'static {
 }
 
 impl Empty for Held {
-    const EMPTY: &'static Self = &Self { places: VecDeque::new(), bytes: 0, duplicates: 0 };
+    const EMPTY: &'static Self = &Self::NONE;
 }
 
 /// Packets that arrived beyond a gap.
@@ -92,6 +92,8 @@ pub(super) struct Held {
 }
 
 impl Held {
+    const NONE: Self = Self { places: VecDeque::new(), bytes: 0, duplicates: 0 };
+
     pub(super) fn is_empty(&self) -> bool {
         self.places.is_empty()
     }

@@ -48,9 +48,9 @@ impl QueuePair {
             self.counters.ghost_responses += 1;
             return Some(Err(PacketDrop::Ghost));
         }
-        let has_room = !is_kept || self.requester.held.hold(at, packet.bytes());
+        let has_room = !is_kept || self.requester.flight.kept.hold(at, packet.bytes());
         // What there is no room for is asked for again when its turn comes, and until then its loss is no news.
-        let executed = if has_room { executed } else { executed.min(self.requester.held.reach()) };
+        let executed = if has_room { executed } else { executed.min(self.requester.flight.kept.reach()) };
         let tolerance = self.config.tuning.reorder_tolerance;
         self.requester.flight.arrive(at, executed, is_kept && has_room, tolerance);
         self.counters.held_responses += u64::from(is_kept && has_room);
@@ -70,8 +70,7 @@ impl QueuePair {
     pub(super) fn take_kept(&mut self, now: Instant, host: &mut impl Host) {
         while self.requester.flight.is_front_here() {
             let before = self.requester.unacked;
-            let kept = if self.requester.held.is_empty() { None } else { self.requester.held.take() };
-            match kept {
+            match self.requester.flight.kept.take() {
                 None => _ = self.answered_to(now, before.plus(1), host),
                 Some(bytes) => {
                     // It was parsed when it came. What it is counted as was counted then.
@@ -81,7 +80,10 @@ impl QueuePair {
                 }
             }
             if self.requester.unacked == before {
-                self.requester.flight.reopen_front();
+                // It was no answer to the request with its PSN, or it has failed the queue pair.
+                if self.requester.flight.is_front_here() {
+                    self.requester.flight.reopen_front();
+                }
                 return;
             }
         }

@@ -8,7 +8,7 @@
 #[cfg(test)]
 mod tests;
 
-use super::Empty;
+use super::{Empty, Held};
 use crate::wire::selective::SelectiveAck;
 use std::collections::VecDeque;
 use time::Instant;
@@ -49,6 +49,8 @@ struct Sent {
 #[derive(Debug, Default)]
 pub(in crate::queue_pair) struct Flight {
     sent: VecDeque<Sent>,
+    /// Answers that came while data before them was missing.
+    pub(in crate::queue_pair) kept: Held,
     /// The number of departures.
     departures: u64,
     /// The latest departure of those that have arrived.
@@ -75,6 +77,7 @@ pub(in crate::queue_pair) struct Flight {
 impl Empty for Flight {
     const EMPTY: &'static Self = &Self {
         sent: VecDeque::new(),
+        kept: Held::NONE,
         departures: 0,
         newest: 0,
         lost: 0,
@@ -111,6 +114,7 @@ impl Flight {
         let mut left = None;
         self.suspects = false;
         self.executed = self.executed.saturating_sub(usize::try_from(psns).unwrap_or(usize::MAX));
+        self.kept.advance(psns);
         for _ in 0..psns {
             let Some(sent) = self.sent.pop_front() else { return left };
             self.newest = self.newest.max(sent.order);
@@ -136,6 +140,7 @@ impl Flight {
     /// Everything is sent anew.
     pub(in crate::queue_pair) fn clear(&mut self) {
         self.sent.clear();
+        self.kept = Held::NONE;
         (self.lost, self.landed, self.awaited, self.executed) = (0, 0, 0, 0);
         self.suspects = false;
     }

@@ -311,9 +311,9 @@ fn what_is_kept_is_freed_by_errors_and_resets() {
         let answers = post_read(&mut b, 3);
         b.take(&answers[1]);
         b.take(&answers[2]);
-        assert!(!b.qp.requester.held.is_empty());
+        assert!(!b.qp.requester.flight.kept.is_empty());
         b.modify(&QpAttr::to_state(state));
-        assert!(b.qp.requester.held.is_empty());
+        assert!(b.qp.requester.flight.kept.is_empty());
         assert_eq!(b.feed(&answers[0]), Err(PacketDrop::State));
         assert!(b.host.bytes(LOCAL).iter().all(|byte| *byte == 0));
     }
@@ -329,7 +329,7 @@ fn memory_that_is_gone_by_then_fails_the_read() {
     b.host.deregister(LOCAL);
     b.take(&answers[0]);
     assert_eq!(b.notes(), [Note::Sent(1, WcStatus::LocProtErr)]);
-    assert!(b.qp.requester.held.is_empty());
+    assert!(b.qp.requester.flight.kept.is_empty());
 }
 
 /// A kept packet that is no answer to the request with its PSN is as if it had never come.
@@ -374,7 +374,7 @@ fn a_whole_timeout_begins_go_back_n() {
     assert_eq!(b.sent(), [asked(0, MTU)]);
     b.now += WHOLE;
     b.qp.handle_timeout(b.now, &mut b.host);
-    assert!(b.qp.requester.held.is_empty());
+    assert!(b.qp.requester.flight.kept.is_empty());
     // What comes before its request is sent again says nothing.
     b.take(&answers[2]);
     assert_eq!(b.sent(), [asked(0, 3 * MTU)]);
@@ -516,7 +516,10 @@ fn reads_survive_any_weather() {
             let done: Vec<_> = ours.host.sends.iter().map(|wc| (wc.wr_id, wc.status)).collect();
             assert_eq!(done, (0..80).map(|id| (id, WcStatus::Success)).collect::<Vec<_>>(), "{what}");
             assert!(ours.host.behind(sge(TARGET, 0, 4 * SLOT)) == expected, "{what}");
-            assert!(ours.qp.requester.held.is_empty() && ours.qp.requester.flight.is_empty(), "{what}");
+            assert!(
+                ours.qp.requester.flight.kept.is_empty() && ours.qp.requester.flight.is_empty(),
+                "{what}"
+            );
             if loss > 0 && disorder == 0 {
                 *sum = (sum.0 + theirs.qp.counters().sent_bytes, sum.1 + needed);
             }
