@@ -193,11 +193,11 @@ fn transfer(selective: [bool; 2], loss: &str) -> Result<[rnic::QpCounters; 2], E
 #[test]
 fn it_takes_two_ports_that_offer_it() -> Result<(), Error> {
     let [left, right] = transfer([true, true], "0.02")?;
-    assert!(right.held_requests > 0 && right.sent_selective_acks > 0);
+    assert!(right.held_pkts > 0 && right.sent_selective_acks > 0);
     assert!(left.rcvd_selective_acks > 0 && left.retransmitted_pkts > 0);
     for one in [[true, false], [false, true], [false, false]] {
         let [left, right] = transfer(one, "0.02")?;
-        assert_eq!((right.held_requests, right.sent_selective_acks, left.rcvd_selective_acks), (0, 0, 0));
+        assert_eq!((right.held_pkts, right.sent_selective_acks, left.rcvd_selective_acks), (0, 0, 0));
         assert!(left.rcvd_seq_err > 0, "{one:?}: go-back-N");
     }
     Ok(())
@@ -220,7 +220,7 @@ fn a_queue_pair_may_decline_it() -> Result<(), Error> {
     sender.post_send(SendWr::new(1, operation, here.all()).flags(SendFlags::SIGNALED))?;
     let done = std::iter::from_fn(|| lab.net.step().then(|| cq.poll_one())).flatten().next();
     assert_eq!(done.map(|wc| wc.status), Some(WcStatus::Success));
-    assert_eq!((declines.counters().held_requests, sender.counters().rcvd_selective_acks), (0, 0));
+    assert_eq!((declines.counters().held_pkts, sender.counters().rcvd_selective_acks), (0, 0));
     assert!(sender.counters().rcvd_seq_err > 0, "it was asked for by NAKs");
     Ok(())
 }
@@ -229,6 +229,6 @@ fn a_queue_pair_may_decline_it() -> Result<(), Error> {
 #[test]
 fn without_loss_it_does_not_show() -> Result<(), Error> {
     let [left, right] = transfer([true, true], "0.0")?;
-    assert_eq!((left.retransmitted_pkts, left.rcvd_selective_acks, right.held_requests), (0, 0, 0));
+    assert_eq!((left.retransmitted_pkts, left.rcvd_selective_acks, right.held_pkts), (0, 0, 0));
     Ok(())
 }

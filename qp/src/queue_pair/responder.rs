@@ -448,7 +448,7 @@ impl QueuePair {
         self.counters.out_of_seq_request += 1;
         if self.responder.tells {
             let is_held = self.responder.held.hold(ahead.unsigned_abs() as usize, packet.bytes());
-            self.counters.held_requests += u64::from(is_held);
+            self.counters.held_pkts += u64::from(is_held);
             self.report();
             return if is_held { Ok(()) } else { Err(PacketDrop::OutOfSequence) };
         }

@@ -53,7 +53,7 @@ impl QueuePair {
         let executed = if has_room { executed } else { executed.min(self.requester.flight.kept.reach()) };
         let tolerance = self.config.tuning.reorder_tolerance;
         self.requester.flight.arrive(at, executed, is_kept && has_room, tolerance);
-        self.counters.held_responses += u64::from(is_kept && has_room);
+        self.counters.held_pkts += u64::from(is_kept && has_room);
         self.shorten(now);
         Some(if has_room { Ok(()) } else { Err(PacketDrop::OutOfSequence) })
     }

@@ -71,7 +71,7 @@ fn a_lost_response_is_asked_for_alone() {
     b.take(&only(&answers, 2));
     assert_eq!((b.sent(), b.notes(), placed(&mut b)), (NONE, vec![success(1)], 6 * MTU));
     let c = b.qp.counters();
-    assert_eq!((c.held_responses, c.retransmitted_pkts, c.implied_nak_seq_err), (3, 1, 0));
+    assert_eq!((c.held_pkts, c.retransmitted_pkts, c.implied_nak_seq_err), (3, 1, 0));
     assert_eq!(
         (b.qp.poll_timeout(), b.qp.requester.reads_asked(), b.qp.requester.responses_due),
         (None, 0, 0)
@@ -423,7 +423,7 @@ fn a_foreign_peer_is_asked_for_everything_from_the_gap_on() {
     let again = b.sent();
     assert_eq!((&again[0], psns(&again)), (&asked(2, 4 * MTU), vec![SQ + 2, SQ + 6]));
     let c = b.qp.counters();
-    assert_eq!((c.held_responses, c.implied_nak_seq_err), (0, 1));
+    assert_eq!((c.held_pkts, c.implied_nak_seq_err), (0, 1));
 }
 
 /// A responder repeats for a partner what is missing, at once; the rest of the response goes on, and so do later ones.
