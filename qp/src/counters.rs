@@ -49,8 +49,8 @@ counters! {
         duplicate_request,
         /// Requests that arrived ahead of the expected PSN.
         out_of_seq_request,
-        /// Requests beyond a gap that were kept until it was closed (selective repeat).
-        held_requests,
+        /// Packets beyond a gap that were kept until it was closed: requests, and answers behind missing data (selective repeat).
+        held_pkts,
         /// Selective acknowledgements sent.
         sent_selective_acks,
         /// Selective acknowledgements received.

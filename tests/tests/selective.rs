@@ -81,16 +81,26 @@ impl Lab {
     }
 }
 
+/// How a message gets from where it is to where its last byte is polled.
+#[derive(Clone, Copy, PartialEq, Debug)]
+enum Way {
+    Write,
+    Read,
+}
+
 /// A message is a slot of equal bytes. Whenever the last byte of a slot is that of a message, all the others are at least as new:
-/// programs that poll the last byte rely on it. Messages overlap those before them.
-fn poll_last_bytes(seed: u64, selective: bool) -> Result<(u64, u64), Error> {
+/// programs that poll the last byte rely on it. Messages overlap those before them. Returns how many packets were lost, and how
+/// many were sent again; of READs, how many bytes of responses were sent for each thousand that were needed.
+fn poll_last_bytes(seed: u64, selective: bool, way: Way) -> Result<(u64, u64), Error> {
     const SLOT: usize = 20_000;
     const MESSAGES: u8 = 120;
     let lab = Lab::new(seed, [selective; 2], "0.05", Mtu::B1024)?;
-    let (here, there) = (Lab::memory(&lab.left, SLOT * 250)?, Lab::memory(&lab.right, 2 * SLOT)?);
+    let ends = if way == Way::Write { [&lab.left, &lab.right] } else { [&lab.right, &lab.left] };
+    let (here, there) = (Lab::memory(ends[0], SLOT * 250)?, Lab::memory(ends[1], 2 * SLOT)?);
     let mut random = Random::new(seed);
     let mut expected = vec![0; 2 * SLOT];
     let mut ranges = Vec::new();
+    let mut needed = 0;
     for number in 1..=MESSAGES {
         let len = 1 + random.below(SLOT as u64) as usize;
         let to = random.below((2 * SLOT - len) as u64) as usize;
@@ -98,8 +108,15 @@ fn poll_last_bytes(seed: u64, selective: bool) -> Result<(u64, u64), Error> {
         here.write_at(from, &vec![number; len])?;
         expected[to..to + len].fill(number);
         ranges.push((number, to..to + len));
-        let operation = Operation::Write { remote: there.remote(to as u64), imm: None };
-        let wr = SendWr::new(number.into(), operation, here.slice(from..from + len)?);
+        needed += len as u64;
+        let (operation, local) = match way {
+            Way::Write => (
+                Operation::Write { remote: there.remote(to as u64), imm: None },
+                here.slice(from..from + len)?,
+            ),
+            Way::Read => (Operation::Read { remote: here.remote(from as u64) }, there.slice(to..to + len)?),
+        };
+        let wr = SendWr::new(number.into(), operation, local);
         lab.left.qp.post_send(wr.flags(SendFlags::SIGNALED))?;
     }
     let (mut completed, mut looks) = (0, 0);
@@ -122,8 +139,9 @@ fn poll_last_bytes(seed: u64, selective: bool) -> Result<(u64, u64), Error> {
         }
     }
     assert!(looks > u64::from(MESSAGES), "the last bytes were seen");
-    assert!(there.to_vec()? == expected, "seed {seed}: WRITEs that overlap");
-    Ok(lab.lost_and_repeated())
+    assert!(there.to_vec()? == expected, "seed {seed}: messages that overlap");
+    let (lost, repeated) = lab.lost_and_repeated();
+    Ok((lost, if way == Way::Write { repeated } else { 1000 * lab.right.qp.counters().sent_bytes / needed }))
 }
 
 #[test]
@@ -131,13 +149,27 @@ fn a_last_byte_never_comes_before_the_rest() -> Result<(), Error> {
     let mut sums = [(0, 0); 2];
     for seed in seeds(6) {
         for (sum, selective) in sums.iter_mut().zip([false, true]) {
-            let (lost, repeated) = poll_last_bytes(seed, selective)?;
+            let (lost, repeated) = poll_last_bytes(seed, selective, Way::Write)?;
             *sum = (sum.0 + lost, sum.1 + repeated);
         }
     }
     let [(_, back), (lost, selective)] = sums;
     assert!(lost > 100 && selective < 2 * lost, "{selective} packets sent again, {lost} lost");
     assert!(back > 3 * selective, "go-back-N: {back}, selective repeat: {selective}");
+    Ok(())
+}
+
+#[test]
+fn the_last_byte_of_a_read_never_comes_before_the_rest() -> Result<(), Error> {
+    for seed in seeds(6) {
+        let [back, selective] = [false, true].map(|selective| poll_last_bytes(seed, selective, Way::Read));
+        let (back, selective) = (back?.1, selective?.1);
+        // A packet in twenty is lost on the way there, and an answer in twenty on the way back.
+        assert!(
+            selective < 1250 && back > selective + 200,
+            "seed {seed}: {back} with go-back-N, {selective}"
+        );
+    }
     Ok(())
 }
 
@@ -161,11 +193,11 @@ fn transfer(selective: [bool; 2], loss: &str) -> Result<[rnic::QpCounters; 2], E
 #[test]
 fn it_takes_two_ports_that_offer_it() -> Result<(), Error> {
     let [left, right] = transfer([true, true], "0.02")?;
-    assert!(right.held_requests > 0 && right.sent_selective_acks > 0);
+    assert!(right.held_pkts > 0 && right.sent_selective_acks > 0);
     assert!(left.rcvd_selective_acks > 0 && left.retransmitted_pkts > 0);
     for one in [[true, false], [false, true], [false, false]] {
         let [left, right] = transfer(one, "0.02")?;
-        assert_eq!((right.held_requests, right.sent_selective_acks, left.rcvd_selective_acks), (0, 0, 0));
+        assert_eq!((right.held_pkts, right.sent_selective_acks, left.rcvd_selective_acks), (0, 0, 0));
         assert!(left.rcvd_seq_err > 0, "{one:?}: go-back-N");
     }
     Ok(())
@@ -188,7 +220,7 @@ fn a_queue_pair_may_decline_it() -> Result<(), Error> {
     sender.post_send(SendWr::new(1, operation, here.all()).flags(SendFlags::SIGNALED))?;
     let done = std::iter::from_fn(|| lab.net.step().then(|| cq.poll_one())).flatten().next();
     assert_eq!(done.map(|wc| wc.status), Some(WcStatus::Success));
-    assert_eq!((declines.counters().held_requests, sender.counters().rcvd_selective_acks), (0, 0));
+    assert_eq!((declines.counters().held_pkts, sender.counters().rcvd_selective_acks), (0, 0));
     assert!(sender.counters().rcvd_seq_err > 0, "it was asked for by NAKs");
     Ok(())
 }
@@ -197,6 +229,6 @@ fn a_queue_pair_may_decline_it() -> Result<(), Error> {
 #[test]
 fn without_loss_it_does_not_show() -> Result<(), Error> {
     let [left, right] = transfer([true, true], "0.0")?;
-    assert_eq!((left.retransmitted_pkts, left.rcvd_selective_acks, right.held_requests), (0, 0, 0));
+    assert_eq!((left.retransmitted_pkts, left.rcvd_selective_acks, right.held_pkts), (0, 0, 0));
     Ok(())
 }

@@ -1,7 +1,10 @@
 //! The completer: retires send work requests as responses arrive.
 //!
 //! A response with PSN *n* also answers everything before *n* (IBTA 9.7.5.1.2), except READs and atomics, which
-//! need their data. A response beyond one of those shows that its data was lost (an implied NAK).
+//! need their data. A response beyond one of those shows that its data was lost (an implied NAK). Between partners with selective
+//! repeat, it is kept (`gap`).
+
+mod gap;
 
 use super::{FailureContext, PacketDrop, PeerRefusal, QueuePair, Silence};
 use crate::attr::QpState;
@@ -48,21 +51,36 @@ impl QueuePair {
             // 9.7.5.1.3).
             self.counters.ghost_responses += 1;
             self.note_strange(packet);
+            self.note_needless(packet);
             return Err(PacketDrop::Ghost);
         }
         self.requester.heard.answered = true;
-        match packet.info().operation {
-            WireOperation::Acknowledge => {
-                let syndrome = packet.aeth().map_or(Syndrome::Reserved(0), |a| Syndrome::from_u8(a.syndrome));
-                self.handle_acknowledge(now, psn, syndrome, host)?;
-            }
-            WireOperation::ReadResponse => self.handle_read_response(now, packet, host)?,
-            WireOperation::AtomicAcknowledge => self.handle_atomic_response(now, packet, host)?,
-            _ => return Err(PacketDrop::Service),
+        match self.keep_beyond_gap(now, packet) {
+            Some(outcome) => outcome?,
+            None => self.take_answer(now, packet, host)?,
         }
+        self.take_kept(now, host);
         self.retire_failed(host);
         self.report_drained(host);
         Ok(())
+    }
+
+    /// Handles an answer whose turn has come.
+    fn take_answer(
+        &mut self,
+        now: Instant,
+        packet: &Packet<'_>,
+        host: &mut impl Host,
+    ) -> Result<(), PacketDrop> {
+        match packet.info().operation {
+            WireOperation::Acknowledge => {
+                let syndrome = packet.aeth().map_or(Syndrome::Reserved(0), |a| Syndrome::from_u8(a.syndrome));
+                self.handle_acknowledge(now, packet.psn(), syndrome, host)
+            }
+            WireOperation::ReadResponse => self.handle_read_response(now, packet, host),
+            WireOperation::AtomicAcknowledge => self.handle_atomic_response(now, packet, host),
+            _ => Err(PacketDrop::Service),
+        }
     }
 
     /// Handles an acknowledgement that tells what the peer holds beyond a gap.
@@ -89,12 +107,17 @@ impl QueuePair {
         }
         self.counters.rcvd_selective_acks += 1;
         self.requester.heard.answered = true;
-        if let Advance::Gap = self.answered_to(now, expected, host) {
+        let keeps = self.requester.keeps && !self.requester.flight.is_empty();
+        if let Advance::Gap = self.answered_to(now, expected, host)
+            && !keeps
+        {
             self.implied_nak(host);
         }
         match usize::try_from(expected.distance_from(self.requester.unacked)) {
             Ok(skipped) if !self.requester.flight.is_empty() => {
-                self.requester.flight.report(&ack, skipped, self.config.tuning.reorder_tolerance);
+                let executed = if keeps { skipped } else { 0 };
+                let tolerance = self.config.tuning.reorder_tolerance;
+                self.requester.flight.report(&ack, skipped, executed, tolerance);
                 self.shorten(now);
             }
             // This side has no selective repeat: a loss is a loss.
@@ -106,6 +129,7 @@ impl QueuePair {
             }
             _ => {}
         }
+        self.take_kept(now, host);
         self.retire_failed(host);
         self.report_drained(host);
         Ok(())
@@ -312,8 +336,10 @@ impl QueuePair {
             return Ok(());
         }
         let before = self.requester.unacked;
+        // The answer to a part of a READ request may end before it.
+        let ends_request = self.requester.ends_read(psn);
         if let Some(wqe) = self.requester.queue.front_mut() {
-            if ends_response && wqe.responses_due > 0 {
+            if ends_request && wqe.responses_due > 0 {
                 wqe.responses_due -= 1;
                 self.requester.responses_due = self.requester.responses_due.saturating_sub(1);
             }

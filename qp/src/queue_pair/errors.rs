@@ -84,7 +84,8 @@ pub enum PacketDrop {
     Service,
     /// A duplicate READ or atomic whose response is no longer kept (IBTA C9-105 ff.: never answered with a NAK).
     StaleDuplicate,
-    /// A request ahead of the expected PSN, after the NAK was sent or while an RNR NAK is in effect.
+    /// A request ahead of the expected PSN, after the NAK was sent or while an RNR NAK is in effect. With selective repeat, a
+    /// request or a response beyond a gap that there is no room for.
     OutOfSequence,
     /// A response that matches no outstanding request.
     Ghost,

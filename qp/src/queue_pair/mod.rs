@@ -530,6 +530,7 @@ impl QueuePair {
             return;
         }
         self.state = QpState::Err;
+        self.requester.flight = OnDemand::default();
         self.responder.held = OnDemand::default();
         self.flush_sends(host);
         if let Some(recv) = self.responder.abandon_message().or_else(|| self.responder.take_spare()) {

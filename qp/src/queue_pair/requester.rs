@@ -134,6 +134,8 @@ pub(super) struct Requester {
     pub(super) cause: Option<Box<Failure>>,
     /// What is known of each PSN in flight, with selective repeat.
     pub(super) flight: OnDemand<Flight>,
+    /// Whether the peer is a partner, so that answers are kept that come while data before them is missing.
+    pub(super) keeps: bool,
     /// The number of the last message started, counted from 1 (SSN, IBTA 9.7.7.2.5).
     pub(super) ssn: u32,
     /// The number of the last message that the peer has advertised a receive for, if it advertises credits (LSN,
@@ -222,6 +224,11 @@ impl Requester {
         while self.read_ends.front().is_some_and(|end| !self.unacked.is_before(*end)) {
             self.read_ends.pop_front();
         }
+    }
+
+    /// Whether this PSN is the last that the oldest unanswered READ request asked for when it was sent first.
+    pub(super) fn ends_read(&self, psn: Psn) -> bool {
+        self.read_ends.front() == Some(&psn.plus(1))
     }
 
     /// Number of READ requests considered unanswered.
@@ -358,8 +365,8 @@ impl QueuePair {
             if *budget == 0 {
                 return true;
             }
-            if let Some(at) = self.requester.flight.next_lost() {
-                match self.request_again(now, at, train, host) {
+            if let Some((at, psns)) = self.requester.flight.next_lost() {
+                match self.request_again(now, at, psns, train, host) {
                     Some(true) => *budget -= 1,
                     Some(false) => return true,
                     None => break,

@@ -323,10 +323,10 @@ impl Responder {
         self.resources.push_back(resource);
     }
 
-    /// Queues a response to a duplicate in PSN order, up to the number of requests that the peer may have
-    /// outstanding.
-    fn insert(&mut self, response: Response, depth: usize) -> Result<(), PacketDrop> {
-        if self.replays() >= depth {
+    /// Queues a response to a duplicate in PSN order, unless so many wait: as many as the requests that the peer may have
+    /// outstanding, or a partner's gaps.
+    fn insert(&mut self, response: Response, most: usize) -> Result<(), PacketDrop> {
+        if self.replays() >= most {
             return Err(PacketDrop::StaleDuplicate);
         }
         let psn = response.psn();
@@ -448,7 +448,7 @@ impl QueuePair {
         self.counters.out_of_seq_request += 1;
         if self.responder.tells {
             let is_held = self.responder.held.hold(ahead.unsigned_abs() as usize, packet.bytes());
-            self.counters.held_requests += u64::from(is_held);
+            self.counters.held_pkts += u64::from(is_held);
             self.report();
             return if is_held { Ok(()) } else { Err(PacketDrop::OutOfSequence) };
         }

@@ -22,7 +22,7 @@ const COUNTERS: &[&str] = &[
     "retransmitted_pkts",
     "ghost_responses",
     "ack_deferred",
-    "held_requests",
+    "held_pkts",
     "rcvd_selective_acks",
     "out_of_buffer",
     "resp_local_length_error",

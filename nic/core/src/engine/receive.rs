@@ -216,7 +216,7 @@ impl Engine {
         // the inbox because the engine was busy when it was posted: otherwise a datagram would be lost.
         self.collect(index);
         let Some(entry) = self.qps[index].as_mut() else { return Err(DropReason::NoQp) };
-        if entry.qp.may_hold(packet) {
+        if entry.qp.needs_selective_peer(packet) {
             let peer = entry.path.and_then(|path| path.peer);
             let partner = peer.and_then(|id| Partners::partner(&mut self.peers, id));
             entry

@@ -145,6 +145,17 @@ impl QueuePair {
         request
     }
 
+    /// Builds a packet that is sent again. A READ asks for so many of its PSNs at most.
+    pub(super) fn build_repetition(&self, wqe: &SendWqe, at: u32, psns: u32) -> Request {
+        let mut request = self.build(wqe, at, u32::MAX);
+        if request.psns > psns {
+            request.psns = psns;
+            // It ends before the READ, so all its packets are full.
+            request.headers.reth.length = psns.saturating_mul(self.path.mtu.bytes());
+        }
+        request
+    }
+
     /// The number of PSNs that the next READ request of a work request takes. A repeated READ uses the same pieces
     /// as before, regardless of the budget: its responses were budgeted the first time.
     fn read_span(&self, wqe: &SendWqe, at: u32, budget: u32) -> u32 {

@@ -42,18 +42,19 @@ impl QueuePair {
         } else {
             // Whatever the peer holds: this is go-back-N.
             if !self.requester.flight.is_empty() {
-                self.requester.flight.clear();
+                self.requester.flight.give_up();
             }
             self.retry(host);
         }
     }
 
-    /// Sends a lost packet again: the one that is `at` PSNs beyond the oldest unanswered one. Returns whether there was room;
-    /// `None` if its payload is not accessible any more.
+    /// Sends a lost packet again: the one that is `at` PSNs beyond the oldest unanswered one. `psns` of what it asks for are lost.
+    /// Returns whether there was room; `None` if its payload is not accessible any more.
     pub(super) fn request_again(
         &mut self,
         now: Instant,
         at: u32,
+        psns: u32,
         train: &mut Train<'_>,
         host: &mut impl Host,
     ) -> Option<bool> {
@@ -65,7 +66,7 @@ impl QueuePair {
         let index = self.requester.queue.iter().position(|wqe| wqe.started && contains(wqe))?;
         let wqe = &self.requester.queue[index];
         let place = u32::try_from(psn.distance_from(wqe.first_psn)).unwrap_or(0);
-        let mut request = self.build(wqe, place, u32::MAX);
+        let mut request = self.build_repetition(wqe, place, psns);
         request.headers.ack_req = true;
         if !train.has_room(&request.headers, request.payload as usize) {
             return Some(false);
@@ -77,7 +78,7 @@ impl QueuePair {
         self.counters.retransmitted_pkts += 1;
         self.counters.retransmitted_bytes += u64::from(request.payload);
         self.counters.sent_bytes += u64::from(request.payload);
-        self.requester.flight.repeat(at);
+        self.requester.flight.repeat(at, request.psns);
         if self.requester.deadline.is_none() {
             self.requester.deadline = self.wait().map(|wait| now + wait);
             self.requester.patience.start(now, true);

@@ -19,6 +19,7 @@ mod requester;
 mod responder;
 mod retries;
 mod rxe_history;
+mod selective;
 mod sqe;
 mod states;
 mod trains;
