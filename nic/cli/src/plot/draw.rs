@@ -189,10 +189,7 @@ struct Painter<'a, 'b, B> {
 
 impl<B: DrawingBackend> Painter<'_, '_, B> {
     fn panel(&mut self, panel: &Panel) -> Result<(), Failure> {
-        let (behind, before): (Vec<_>, Vec<_>) = panel
-            .items
-            .iter()
-            .partition(|item| matches!(item.shape, Shape::Area(_) | Shape::Bars(_) | Shape::Shade(_)));
+        let (behind, before): (Vec<_>, Vec<_>) = panel.items.iter().partition(|item| item.shape.is_filled());
         for item in behind {
             self.item(item)?;
         }
@@ -267,6 +264,12 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
                     self.canvas.surface(&places, color)?;
                 }
             }
+            Shape::Band(ranges) if !ranges.is_empty() => {
+                let high = ranges.iter().map(|(at, _, high)| self.place((*at, *high)));
+                let low = ranges.iter().rev().map(|(at, low, _)| self.place((*at, *low)));
+                let places: Vec<_> = high.chain(low).collect();
+                self.canvas.surface(&places, color)?;
+            }
             Shape::Steps(steps) => {
                 let corners = steps.iter().flat_map(|(from, to, value)| [(*from, *value), (*to, *value)]);
                 let places: Vec<_> = corners.map(|corner| self.place(corner)).collect();
@@ -293,7 +296,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
                 }
             }
             // Their markers are drawn over everything else.
-            Shape::Dots(_) | Shape::Note | Shape::Heading => {}
+            Shape::Dots(_) | Shape::Band(_) | Shape::Note | Shape::Heading => {}
         }
         Ok(())
     }
@@ -389,7 +392,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
             }
             Shape::Dots(_) | Shape::Heading => {}
             Shape::Level(_) => self.canvas.dashes((x, y), (x + length, y), color, width)?,
-            Shape::Area(_) | Shape::Bars(_) | Shape::Shade(_) => {
+            Shape::Area(_) | Shape::Band(_) | Shape::Bars(_) | Shape::Shade(_) => {
                 let half = 0.35 * self.sizes.text;
                 self.canvas.rectangle((x, y - half), (x + length, y + half), color)?;
             }

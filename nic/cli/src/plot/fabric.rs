@@ -74,6 +74,22 @@ fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, Failu
     Ok(Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, panels })
 }
 
+/// The most lines of a panel whose ranges are drawn, too: more would hide one another.
+const FEW: usize = 4;
+
+/// A line as it is drawn.
+struct Curve {
+    points: Vec<Point>,
+    /// The lowest and the highest sample behind each point, if points are averages.
+    ranges: Vec<(f64, f64, f64)>,
+}
+
+impl From<Vec<Point>> for Curve {
+    fn from(points: Vec<Point>) -> Self {
+        Self { points, ranges: Vec::new() }
+    }
+}
+
 /// A line of a run.
 struct Drawn<'a> {
     /// The run.
@@ -132,14 +148,14 @@ impl<'a> Lines<'a> {
         Self { runs: runs.iter().map(|run| run.name).collect(), lines: runs.iter().flat_map(of).collect() }
     }
 
-    /// The panels of a kind, whose lines `points` makes into points: one for each run, with the same axis and the same colour for
+    /// The panels of a kind, whose lines `points` makes into curves: one for each run, with the same axis and the same colour for
     /// a flow, or one for all if a run has no more than a line of the kind.
     fn panels(
         &self,
         kind: &'static str,
         label: &str,
         weight: f64,
-        points: &dyn Fn(&Drawn<'_>) -> Vec<Point>,
+        points: &dyn Fn(&Drawn<'_>) -> Curve,
     ) -> Vec<Panel> {
         let all: Vec<&Drawn<'_>> = self.lines.iter().filter(|drawn| drawn.line.kind == kind).collect();
         let runs: Vec<&str> =
@@ -202,7 +218,7 @@ impl<'a> Lines<'a> {
             for (time, value) in drawn.series.time_us.iter().zip(&drawn.line.values) {
                 gauge.add(span, time / 1e6, Some(value / factor));
             }
-            gauge.finish()
+            gauge.finish().into()
         });
         for (what, which, color) in [("Kmax", 1, Color::BLACK), ("Kmin", 0, Color::GREY)] {
             let bytes = |line: &Line| line.marking.map(|marking| marking[which]);
@@ -243,14 +259,18 @@ impl Looks<'_> {
         &self,
         (name, label, weight): (&'static str, &str, f64),
         lines: &[&Drawn<'_>],
-        points: &dyn Fn(&Drawn<'_>) -> Vec<Point>,
+        points: &dyn Fn(&Drawn<'_>) -> Curve,
     ) -> Panel {
-        let (mut items, mut unnamed) = (Vec::new(), 0);
+        let (mut items, mut bands, mut unnamed) = (Vec::new(), Vec::new(), 0);
         for drawn in lines {
             let owner = drawn.owner(self.with_run);
             let color = self.owners.iter().position(|known| *known == owner).unwrap_or(PALETTE.len());
             let look = Look { width: 1.6, ..Look::of(color, self.owners.len()) };
-            let shape = Shape::Line(points(drawn));
+            let Curve { points, ranges } = points(drawn);
+            let shape = Shape::Line(points);
+            if lines.len() <= FEW && !ranges.is_empty() {
+                bands.push(Item::silent(Shape::Band(ranges), Look::plain(look.color.lighter(0.75), 1.0)));
+            }
             if color < PALETTE.len() {
                 items.push(Item::new(shape, look, drawn.legend(self.with_run)));
             } else {
@@ -259,6 +279,11 @@ impl Looks<'_> {
                 items.insert(0, Item::silent(shape, Look::of(PALETTE.len(), 0)));
             }
         }
+        if !bands.is_empty() {
+            let pale = Look::plain(Color::GREY.lighter(0.7), 1.0);
+            items.push(Item::new(Shape::Band(Vec::new()), pale, "lowest to highest"));
+            items.splice(0..0, bands);
+        }
         if unnamed > 0 {
             items.push(Item::new(Shape::Note, Look::of(PALETTE.len(), 0), format!("{unnamed} more")));
         }
@@ -266,19 +291,28 @@ impl Looks<'_> {
     }
 }
 
-/// A line that says what happened since the last sample, averaged if there are many samples.
-fn averages(drawn: &Drawn<'_>, span: &Span, factor: f64) -> Vec<Point> {
+/// A line that says what happened since the last sample. If there are many samples, it consists of averages, with ranges.
+fn averages(drawn: &Drawn<'_>, span: &Span, factor: f64) -> Curve {
     let interval = drawn.series.interval_us / 1e6;
     let samples = (span.length() / interval.max(1e-12)).ceil() as usize;
     let each = samples.div_ceil(MOST).max(1);
-    let (times, values) = (drawn.series.time_us.as_slice(), drawn.line.values.as_slice());
     // The first sample looks back on nothing.
-    let parts = times.chunks(each).zip(values.chunks(each)).skip(usize::from(each == 1));
-    let point = |(times, values): (&[f64], &[f64])| {
+    let values = drawn.line.values.get(1..).unwrap_or_default();
+    let times = drawn.series.time_us.get(1..).unwrap_or_default();
+    let mut curve = Curve { points: Vec::new(), ranges: Vec::new() };
+    for (times, values) in times.chunks(each).zip(values.chunks(each)) {
         let mean = |values: &[f64]| values.iter().sum::<f64>() / values.len().max(1) as f64;
-        (mean(times) / 1e6 - 0.5 * interval, factor * mean(values))
-    };
-    parts.map(point).filter(|(at, _)| span.contains(*at)).collect()
+        let at = mean(times) / 1e6 - 0.5 * interval;
+        if !span.contains(at) {
+            continue;
+        }
+        curve.points.push((at, factor * mean(values)));
+        if each > 1 {
+            let low = values.iter().copied().fold(f64::INFINITY, f64::min);
+            curve.ranges.push((at, factor * low, factor * values.iter().copied().fold(0.0, f64::max)));
+        }
+    }
+    curve
 }
 
 /// How completion times are distributed, if there are enough.

@@ -87,6 +87,8 @@ pub(super) enum Shape {
     Line(Vec<Point>),
     /// The area between a line and 0.
     Area(Vec<Point>),
+    /// The area between the lowest and the highest value at each time.
+    Band(Vec<(f64, f64, f64)>),
     /// A value for each time span, as an outline.
     Steps(Vec<(f64, f64, f64)>),
     /// The same as an area.
@@ -101,6 +103,13 @@ pub(super) enum Shape {
     Note,
     /// A heading in the legend.
     Heading,
+}
+
+impl Shape {
+    /// Whether it covers what is behind it, so that it is drawn before the grid and the lines.
+    pub(super) const fn is_filled(&self) -> bool {
+        matches!(self, Self::Area(_) | Self::Band(_) | Self::Bars(_) | Self::Shade(_))
+    }
 }
 
 /// A quantity in a panel.
@@ -128,6 +137,7 @@ impl Item {
             Shape::Line(points) | Shape::Area(points) | Shape::Dots(points) => {
                 highest(&mut points.iter().map(|point| point.1))
             }
+            Shape::Band(ranges) => highest(&mut ranges.iter().map(|range| range.2)),
             Shape::Steps(steps) | Shape::Bars(steps) => highest(&mut steps.iter().map(|step| step.2)),
             Shape::Level(_) | Shape::Shade(_) | Shape::Note | Shape::Heading => 0.0,
         }
