@@ -153,11 +153,17 @@ impl Held {
 }
 
 impl QueuePair {
+    /// PSNs that are sent and not answered, and yet not on their way any more: lost, or held by the peer or here.
+    #[must_use]
+    pub fn landed(&self) -> u32 {
+        self.requester.flight.landed()
+    }
+
     /// PSNs that are sent and neither answered, nor lost, nor held by the peer.
     #[must_use]
     pub fn in_flight(&self) -> u32 {
         let sent = self.next_psn().distance_from(self.unacked_psn());
-        u32::try_from(sent).unwrap_or(0).saturating_sub(self.requester.flight.landed())
+        u32::try_from(sent).unwrap_or(0).saturating_sub(self.landed())
     }
 
     /// Whether selective repeat found a loss since this was last asked.

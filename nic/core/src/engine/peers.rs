@@ -143,8 +143,10 @@ impl Peers {
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
     log: VecDeque<(Psn, u32, Instant)>,
-    /// The total charge.
+    /// The sum of their charges.
     total: u32,
+    /// What the window of the peer still has of it: what is behind a gap and has landed needs no room any more.
+    charged: u32,
 }
 
 impl Flights {
@@ -177,17 +179,19 @@ impl Flights {
         let charge = each.saturating_mul(psns);
         self.log.push_back((to, charge, now));
         self.total = self.total.saturating_add(charge);
+        self.charged = self.charged.saturating_add(charge);
         charge
     }
 
-    /// The total charge in flight.
-    pub(crate) fn total(&self) -> u32 {
-        self.total
+    /// The charge in flight, as far as the window still has it.
+    pub(crate) fn charged(&self) -> u32 {
+        self.charged
     }
 
-    /// Records that everything before `unacked` is acknowledged. If `next` moved back, a retransmission begins, and
-    /// everything in flight counts as lost. Returns the charge to release.
-    pub(crate) fn arrive(&mut self, unacked: Psn, next: Psn) -> u32 {
+    /// Records that everything before `unacked` is acknowledged, and that `landed` PSNs from there on have arrived, too, or are
+    /// lost (selective repeat). If `next` moved back, a retransmission begins, and everything in flight counts as lost. Returns
+    /// the charge to release.
+    pub(crate) fn arrive(&mut self, unacked: Psn, next: Psn, landed: u32) -> u32 {
         if self.log.back().is_some_and(|(end, ..)| next.is_before(*end)) {
             return self.clear();
         }
@@ -200,6 +204,16 @@ impl Flights {
             self.log.pop_front();
         }
         self.total = self.total.saturating_sub(freed);
+        // Which of them have landed is not known here: packets in flight are mostly of one size.
+        let psns = u32::try_from(next.distance_from(unacked)).unwrap_or(0);
+        let out = u64::from(self.total) * u64::from(landed.min(psns)) / u64::from(psns.max(1));
+        self.release(self.total - u32::try_from(out).unwrap_or(0))
+    }
+
+    /// Returns what the window has beyond this charge.
+    const fn release(&mut self, needed: u32) -> u32 {
+        let freed = self.charged.saturating_sub(needed);
+        self.charged -= freed;
         freed
     }
 
@@ -211,7 +225,7 @@ impl Flights {
             freed += charge;
         }
         self.total = self.total.saturating_sub(freed);
-        freed
+        self.release(self.total)
     }
 
     /// When the oldest departed.
@@ -222,7 +236,8 @@ impl Flights {
     /// Treats everything in flight as lost.
     pub(crate) fn clear(&mut self) -> u32 {
         self.log.clear();
-        std::mem::take(&mut self.total)
+        self.total = 0;
+        self.release(0)
     }
 }
 
@@ -247,12 +262,12 @@ mod tests {
         let first = flights.depart(now, (psn(0xff_fffe), psn(3)), &train(5, 4116), false, Mtu::B4096);
         let second = flights.depart(now, (psn(3), psn(4)), &train(1, 100), false, Mtu::B4096);
         assert!(first > 5 * 4116 && second >= 832);
-        assert_eq!(flights.total(), first + second);
-        assert_eq!(flights.arrive(psn(1), psn(4)), 0, "the first train is not all there");
-        assert_eq!(flights.arrive(psn(3), psn(4)), first);
-        assert_eq!(flights.arrive(psn(4), psn(4)), second);
-        assert_eq!(flights.arrive(psn(4), psn(4)), 0);
-        assert_eq!(flights.total(), 0);
+        assert_eq!(flights.charged(), first + second);
+        assert_eq!(flights.arrive(psn(1), psn(4), 0), 0, "the first train is not all there");
+        assert_eq!(flights.arrive(psn(3), psn(4), 0), first);
+        assert_eq!(flights.arrive(psn(4), psn(4), 0), second);
+        assert_eq!(flights.arrive(psn(4), psn(4), 0), 0);
+        assert_eq!(flights.charged(), 0);
     }
 
     #[test]
@@ -266,12 +281,27 @@ mod tests {
     }
 
     #[test]
+    fn what_landed_behind_a_gap_needs_no_room() {
+        let mut flights = Flights::default();
+        let now = Instant::EPOCH;
+        let each = flights.depart(now, (psn(0), psn(16)), &train(1, 32), false, Mtu::B4096) / 16;
+        assert_eq!(flights.arrive(psn(0), psn(16), 15), 15 * each, "only the first is missing");
+        assert_eq!(flights.charged(), each);
+        assert_eq!(flights.arrive(psn(0), psn(16), 14), 0, "it is given back once");
+        let more = flights.depart(now, (psn(16), psn(20)), &train(1, 32), false, Mtu::B4096);
+        assert_eq!((more, flights.charged()), (4 * each, 5 * each));
+        assert_eq!(flights.arrive(psn(16), psn(20), 0), each, "the first has come");
+        assert_eq!(flights.arrive(psn(20), psn(20), 0), 4 * each);
+        assert_eq!(flights.charged(), 0);
+    }
+
+    #[test]
     fn a_retransmission_frees_all() {
         let mut flights = Flights::default();
         let now = Instant::EPOCH;
         let sum = flights.depart(now, (psn(0), psn(8)), &train(8, 4116), false, Mtu::B4096)
             + flights.depart(now, (psn(8), psn(16)), &train(8, 4116), false, Mtu::B4096);
-        assert_eq!(flights.arrive(psn(2), psn(2)), sum);
+        assert_eq!(flights.arrive(psn(2), psn(2), 0), sum);
     }
 
     #[test]
@@ -282,13 +312,13 @@ mod tests {
         let second = flights.depart(later, (psn(8), psn(9)), &train(1, 4116), false, Mtu::B4096);
         assert_eq!(flights.expire(start - Duration::from_millis(1)), 0);
         assert_eq!(flights.expire(start), first);
-        assert_eq!(flights.total(), second);
+        assert_eq!(flights.charged(), second);
         assert_eq!(
-            flights.arrive(psn(8), psn(9)),
+            flights.arrive(psn(8), psn(9), 0),
             0,
             "what is heard of it late gives nothing back once more"
         );
-        assert_eq!(flights.arrive(psn(9), psn(9)), second);
+        assert_eq!(flights.arrive(psn(9), psn(9), 0), second);
     }
 
     #[test]

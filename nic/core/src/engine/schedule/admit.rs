@@ -288,7 +288,7 @@ impl QpEntry {
         if unrequested == 0 && (others && !is_first || is_nearly_full) {
             return 0;
         }
-        let is_alone = !others && peer.window.used() == self.flights.total();
+        let is_alone = !others && peer.window.used() == self.flights.charged();
         if is_alone { room } else { room.min(train.saturating_sub(unrequested).max(1)) }
     }
 }

@@ -119,7 +119,7 @@ impl Engine {
             let freed = match entry.qp.state() {
                 // No acknowledgement is expected any more: what is in flight must not occupy the window indefinitely.
                 QpState::Err | QpState::Reset => entry.flights.clear(),
-                _ => entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn()),
+                _ => entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn(), entry.qp.landed()),
             };
             if freed > 0 {
                 self.peers.get_mut(peer).window.give_back(freed);
