@@ -1,7 +1,7 @@
 //! QEMU moves a running guest to another QEMU over RDMA.
 
 use crate::lab::{self, Folder, LIMIT, Running, has};
-use std::io::{Read, Write};
+use std::io::{ErrorKind, Read, Write};
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::time::{Duration, Instant};
@@ -32,6 +32,8 @@ fn until_prompt(stream: &mut UnixStream, command: &str) -> String {
     while !text.ends_with(b"(qemu) ") {
         match stream.read(&mut byte) {
             Ok(1) => text.push(byte[0]),
+            // With a timeout, the kernel does not take up a read again that a signal interrupts.
+            Err(error) if error.kind() == ErrorKind::Interrupted => {}
             other => panic!("{command}: {other:?} after {}", String::from_utf8_lossy(&text)),
         }
     }

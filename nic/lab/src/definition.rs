@@ -179,6 +179,8 @@ fn plain() -> String {
 #[derive(Clone, Debug, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct Goal {
+    /// What it is called, with the unit of its value.
+    pub name: String,
     /// A formula over parameters, choices (`task.key`) and measurements.
     pub value: String,
     /// It is at least this formula.
@@ -197,8 +199,10 @@ pub struct Goal {
 pub struct Program {
     /// The languages that there is a start for, each with a command that builds it, if need be, and one that runs it.
     pub language: BTreeMap<String, Language>,
-    /// The text that the program must WRITE.
+    /// The text that the program must WRITE, and nothing else in the same message.
     pub payload: String,
+    /// A formula: how far behind the beginning of the remote region. The program prints where that is ([`BEGINS`](crate::program::BEGINS)).
+    pub offset: String,
 }
 
 /// How a program is built and run, in the folder of its language.

@@ -28,7 +28,7 @@ pub enum State {
 pub struct Item {
     /// Its part: `before`, `after`, `task` or `goal`.
     pub part: &'static str,
-    /// Its key; of a goal, its number.
+    /// Its key; of a goal, its name.
     pub key: String,
     /// What the judge says.
     pub state: State,
@@ -118,25 +118,23 @@ pub fn judge(lab: &Lab, answers: &Answers) -> Result<Verdict, LabError> {
         }
         verdict.say("task", &choice.key, state, remark);
     }
+    let is_invalid = |item: &Item| item.part == "task" && item.state == State::Wrong;
+    let not_yet = match verdict.items.iter().any(is_invalid) {
+        true => "it is judged when what you chose is valid",
+        false => "it is judged when all of the task is chosen",
+    };
     if chosen.0.len() < definition.task.len() {
-        for (number, _) in (1..).zip(&definition.goal) {
-            verdict.say(
-                "goal",
-                format!("{number}"),
-                State::Missing,
-                "it is judged when all of the task is chosen",
-            );
-        }
+        definition.goal.iter().for_each(|goal| verdict.say("goal", &goal.name, State::Missing, not_yet));
         return Ok(verdict);
     }
     if let Err(why) = try_out(lab, &definition, &mut values, &chosen) {
-        verdict.say("goal", "1", State::Wrong, format!("what you chose cannot run: {why}"));
+        verdict.say("goal", "run", State::Wrong, format!("what you chose cannot run: {why}"));
         return Ok(verdict);
     }
     values.join("task", &chosen);
-    for (number, goal) in (1..).zip(&definition.goal) {
+    for goal in &definition.goal {
         let (state, remark) = judge_goal(goal, &values)?;
-        verdict.say("goal", format!("{number}"), state, remark);
+        verdict.say("goal", &goal.name, state, remark);
     }
     Ok(verdict)
 }
@@ -173,7 +171,7 @@ fn judge_answer(
     let Some(answer) = answer else { return Ok((State::Missing, "not answered yet".to_owned())) };
     let hint = || Ok((State::Wrong, fill(&question.hint, values)?));
     if !question.choices.is_empty()
-        && !question.choices.iter().any(|word| plain(word) == plain(&answer.to_string()))
+        && !question.choices.iter().any(|word| plain(word) == name(&plain(&answer.to_string())))
     {
         return Ok((State::Wrong, format!("write one of: {}", question.choices.join(", "))));
     }
@@ -186,7 +184,7 @@ fn judge_answer(
         (None, None) => None,
     };
     let right = match (text, &question.is) {
-        (Some(text), _) => plain(&text) == plain(&answer.to_string()),
+        (Some(text), _) => plain(&text) == name(&plain(&answer.to_string())),
         (None, Some(is)) => {
             let is = evaluate(is, values)?;
             let Some(number) = as_number(answer) else {
@@ -200,12 +198,28 @@ fn judge_answer(
     if right { Ok((State::Right, String::new())) } else { hint() }
 }
 
-/// A number, also if it stands in quotation marks.
+/// A number, also if it stands in quotation marks, or has commas between thousands.
 fn as_number(value: &Value) -> Option<f64> {
-    match value {
-        Value::Number(number) => Some(*number),
-        Value::Text(text) => text.trim().replace(',', "").parse().ok(),
-    }
+    let number = match value {
+        Value::Number(number) => *number,
+        Value::Text(text) => {
+            let mut groups = text.trim().split(',');
+            let first = groups.next()?;
+            let are_thousands =
+                groups.clone().all(|group| group.split('.').next().is_some_and(|whole| whole.len() == 3));
+            let is_grouped = groups.clone().next().is_some();
+            if is_grouped && (!are_thousands || first.trim_start_matches('-').len() > 3) {
+                return None;
+            }
+            groups.fold(first.to_owned(), |number, group| number + group).parse().ok()?
+        }
+    };
+    number.is_finite().then_some(number)
+}
+
+/// A name as libibverbs has it, without its prefix.
+fn name(text: &str) -> &str {
+    text.strip_prefix("ibv_wc_").unwrap_or(text)
 }
 
 fn judge_choice(choice: &Choice, value: Option<&Value>) -> (State, String) {
@@ -218,8 +232,11 @@ fn judge_choice(choice: &Choice, value: Option<&Value>) -> (State, String) {
         };
     }
     let Value::Number(number) = value else {
-        return (State::Wrong, "write a number, without its unit and without quotation marks".to_owned());
+        return (State::Wrong, "write a number, without its unit".to_owned());
     };
+    if !number.is_finite() {
+        return (State::Wrong, "write a number".to_owned());
+    }
     match (choice.min, choice.max) {
         (Some(min), _) if *number < min => (State::Wrong, format!("it is at least {}", Value::Number(min))),
         (_, Some(max)) if *number > max => (State::Wrong, format!("it is at most {}", Value::Number(max))),
@@ -249,5 +266,19 @@ mod tests {
         }
         assert_eq!(plain(" 3, 4,5 "), plain("3,4,5"));
         assert_ne!(plain("3,4"), plain("34"));
+    }
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        let text = |text: &str| as_number(&Value::Text(text.to_owned()));
+        for (written, number) in
+            [("4", 4.0), (" 1,234 ", 1234.0), ("1,234,567.5", 1_234_567.5), ("-2.5", -2.5)]
+        {
+            assert_eq!(text(written), Some(number), "{written}");
+        }
+        for written in ["105,4", "1,23", "1234,567", "nan", "inf", "4 us", ""] {
+            assert_eq!(text(written), None, "{written}");
+        }
+        assert_eq!(name(&plain("IBV_WC_REM_ACCESS_ERR")), plain("REM_ACCESS_ERR"));
     }
 }

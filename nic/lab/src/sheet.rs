@@ -8,6 +8,7 @@ use crate::value::{Value, Values};
 use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
+use std::ops::Range;
 
 /// The name of the file of answers.
 pub const ANSWERS: &str = "answers.toml";
@@ -37,9 +38,23 @@ impl Answers {
     /// # Errors
     /// Says what is wrong there.
     pub fn read(text: &str) -> Result<Self, LabError> {
-        let answers: Self = toml::from_str(text).map_err(|why| LabError::file(ANSWERS, why))?;
+        let answers: Self = toml::from_str(text).map_err(|why| match bare_word(text, why.span()) {
+            Some((line, bare)) => {
+                LabError::file(ANSWERS, format_args!("line {line} ({bare}): write words in quotation marks"))
+            }
+            None => LabError::file(ANSWERS, why),
+        })?;
         Ok(Self { student: student(&answers.student)?, ..answers })
     }
+}
+
+/// The line in which a file is wrong, with its number, if that is because a word has no quotation marks.
+fn bare_word(text: &str, span: Option<Range<usize>>) -> Option<(usize, &str)> {
+    let before = text.get(..span?.start)?;
+    let number = before.matches('\n').count();
+    let line = text.lines().nth(number)?.trim();
+    let value = line.split_once('=')?.1.trim();
+    value.starts_with(|first: char| first.is_alphabetic()).then_some((number + 1, line))
 }
 
 /// An answer that says something: a number, or a text that is not empty.
@@ -150,4 +165,19 @@ fn wrapped(text: &str) -> Vec<String> {
         }
     }
     lines
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_word_without_quotation_marks_is_named_with_its_line() {
+        let read = |line: &str| Answers::read(&format!("lab = \"x\"\nstudent = \"y\"\n[after]\n{line}\n"));
+        assert!(read("naks = 2").is_ok() && read("naks = \"two\"").is_ok());
+        let error = read("naks = two").expect_err("a bare word").to_string();
+        assert!(error.contains("line 4 (naks = two): write words in quotation marks"), "{error}");
+        let error = read("naks 2").expect_err("no equals sign").to_string();
+        assert!(!error.contains("quotation marks"), "{error}");
+    }
 }

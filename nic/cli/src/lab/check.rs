@@ -43,7 +43,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// The parts of a lab, with their headings.
 const PARTS: [(&str, &str); 4] = [
-    ("before", "Predictions"),
+    (PREDICTION, "Predictions"),
     ("after", "Answers"),
     ("task", "Task"),
     ("goal", "What the task must achieve"),
@@ -58,21 +58,27 @@ fn print(folder: &Folder, verdict: &Verdict) {
             outln!("\n{heading}");
         }
         for item in items {
-            outln!(
-                "{}",
-                format!("  {:<7} {:<width$}  {}", word(item.state), item.key, item.remark).trim_end()
-            );
+            outln!("{}", format!("  {:<7} {:<width$}  {}", word(item), item.key, item.remark).trim_end());
         }
     }
-    let right = verdict.items.iter().filter(|item| item.state == State::Right).count();
+    // No prediction is wrong, and so none is right.
+    let judged = verdict.items.iter().filter(|item| item.part != PREDICTION);
+    let (all, right) = (judged.clone().count(), judged.filter(|item| item.state == State::Right).count());
     match verdict.passed() {
         true => outln!("\nDone: all {right} are right."),
-        false => outln!("\nNot yet: {right} of {} are right.", verdict.items.len()),
+        false if right == all => {
+            outln!("\nNot yet: all {right} are right, but write down what you expected.")
+        }
+        false => outln!("\nNot yet: {right} of {all} are right."),
     }
 }
 
-const fn word(state: State) -> &'static str {
-    match state {
+/// The part of the predictions.
+const PREDICTION: &str = "before";
+
+fn word(item: &Item) -> &'static str {
+    match item.state {
+        State::Right if item.part == PREDICTION => "written",
         State::Right => "right",
         State::Wrong => "wrong",
         State::Missing => "missing",
@@ -80,7 +86,7 @@ const fn word(state: State) -> &'static str {
 }
 
 fn document(folder: &Folder, verdict: &Verdict) -> serde_json::Value {
-    let item = |item: &Item| serde_json::json!({ "part": item.part, "key": item.key, "state": word(item.state), "remark": item.remark });
+    let item = |item: &Item| serde_json::json!({ "part": item.part, "key": item.key, "state": word(item), "remark": item.remark });
     serde_json::json!({
         "lab": folder.answers.lab,
         "student": folder.answers.student,

@@ -45,7 +45,7 @@ impl Folder {
     }
 
     /// What the student has chosen so far.
-    fn chosen(&self) -> Values {
+    pub(super) fn chosen(&self) -> Values {
         let is_given = |value: &&Value| !matches!(value, Value::Text(text) if text.trim().is_empty());
         let chosen = self.answers.task.iter().filter(|(_, value)| is_given(value));
         Values(chosen.map(|(key, value)| (key.clone(), value.clone())).collect())

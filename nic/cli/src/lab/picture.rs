@@ -20,7 +20,7 @@ pub(super) struct Args {
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     let folder = Folder::open(&args.place.folder)?;
-    let mut count = 0;
+    let (mut count, mut failed) = (0, 0);
     for config in &folder.definition.experiment {
         if !folder.lacks(config).is_empty() {
             outln!("{}: it waits for {} in answers.toml", config.name, folder.lacks(config).join(", "));
@@ -28,12 +28,21 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         let file = folder.path.join(format!("{}.{}", config.name, if args.png { "png" } else { "svg" }));
         let title = format!("{}: {}", folder.definition.title, config.name);
-        let drawn = draw(&title, &folder.run(config)?, &file)?;
-        if drawn.is_empty() {
-            continue;
+        // One that cannot be drawn keeps no other from it.
+        match folder.run(config).and_then(|ran| draw(&title, &ran, &file)) {
+            Ok(drawn) if drawn.is_empty() => {}
+            Ok(drawn) => {
+                outln!("{}: {}", file.display(), drawn.join(", "));
+                count += 1;
+            }
+            Err(why) => {
+                eprintln!("rnic: {}: {why}", config.name);
+                failed += 1;
+            }
         }
-        outln!("{}: {}", file.display(), drawn.join(", "));
-        count += 1;
+    }
+    if failed > 0 {
+        return Err(format!("{failed} could not be drawn").into());
     }
     if count == 0 {
         outln!("This lab has no picture yet: `rnic lab run` shows its numbers.");

@@ -5,8 +5,9 @@ use rnic::capture::{DecodedPacket, Decoder};
 use rnic::ladder::{Ladder, Style};
 use rnic_lab::Value;
 use rnic_lab::definition::{Language, Program};
+use rnic_lab::expression::evaluate;
 use rnic_lab::judge::{State, Verdict};
-use rnic_lab::program::Seen;
+use rnic_lab::program::{BEGINS, Seen, begins};
 use rnic_lab::template::fill;
 use std::error::Error;
 use std::fs;
@@ -19,13 +20,15 @@ use std::time::{Duration, Instant};
 const LANGUAGE: &str = "language";
 
 /// How long a program may run, and how long its build may take: a first build compiles rnic.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(30);
 const BUILD_PATIENCE: Duration = Duration::from_secs(1800);
 
 /// What a run of the program left.
 struct Ran {
     output: Output,
     capture: PathBuf,
+    /// Whether it ended by itself, and how it ended.
+    end: Result<(), String>,
 }
 
 /// The student's language, and the folder of the program.
@@ -42,8 +45,8 @@ fn language<'a>(
     Ok(Some((path.canonicalize()?, language)))
 }
 
-/// Runs a command with a limit, and keeps what it prints.
-fn limited(command: &mut Command, patience: Duration) -> Result<Output, Box<dyn Error>> {
+/// Runs a command with a limit, and keeps what it prints. Says whether it ended in time.
+fn limited(command: &mut Command, patience: Duration) -> Result<(Output, bool), Box<dyn Error>> {
     let name = command.get_program().to_string_lossy().into_owned();
     let mut child = command
         .stdin(Stdio::null())
@@ -71,10 +74,8 @@ fn limited(command: &mut Command, patience: Duration) -> Result<Output, Box<dyn 
         let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
         status.map(|status| Output { status, stdout, stderr })
     })?;
-    if Instant::now() > end {
-        return Err(format!("{name} did not end within {} s", patience.as_secs()).into());
-    }
-    Ok(output)
+    let is_in_time = Instant::now() <= end;
+    Ok((output, is_in_time))
 }
 
 fn read(pipe: Option<impl std::io::Read>) -> Vec<u8> {
@@ -89,8 +90,9 @@ fn read(pipe: Option<impl std::io::Read>) -> Vec<u8> {
 /// Builds and runs the program, under `rnic run` if it uses libibverbs.
 fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
     if let [program, arguments @ ..] = &*language.build {
-        let output = limited(Command::new(program).args(arguments).current_dir(path), BUILD_PATIENCE)?;
-        if !output.status.success() {
+        let (output, is_in_time) =
+            limited(Command::new(program).args(arguments).current_dir(path), BUILD_PATIENCE)?;
+        if !is_in_time || !output.status.success() {
             let text = String::from_utf8_lossy(&output.stderr);
             return Err(format!("{} failed:\n{}", language.build.join(" "), text.trim_end()).into());
         }
@@ -118,8 +120,16 @@ fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
         }
     };
     command.current_dir(path).env("RNIC_CAPTURE", &capture);
-    let output = limited(&mut command, PATIENCE)?;
-    Ok(Ran { output, capture })
+    let (output, is_in_time) = limited(&mut command, PATIENCE)?;
+    let end = match is_in_time {
+        _ if !is_in_time => Err(format!(
+            "your program did not end within {} s: does it poll for a completion that does not come?",
+            PATIENCE.as_secs()
+        )),
+        _ if output.status.success() => Ok(()),
+        _ => Err(format!("the program is to end with exit code 0: it ended with {}", output.status)),
+    };
+    Ok(Ran { output, capture, end })
 }
 
 /// Runs the program, and shows what it prints and its packets.
@@ -129,10 +139,19 @@ pub(super) fn show(folder: &Folder) -> Result<(), Box<dyn Error>> {
         outln!("Write your language into answers.toml: {}.", words(program));
         return Ok(());
     };
-    let Ran { output, capture } = ran(&path, language)?;
+    let Ran { output, capture, end } = ran(&path, language)?;
     out!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
-    outln!("\nThe program ended with {}. Its packets, in {}:\n", output.status, capture.display());
-    for ladder in Ladder::of_capture(&packets(&capture)?) {
+    match end {
+        Ok(()) => outln!("\nThe program ended with exit code 0."),
+        Err(why) => outln!("\n{}{}.", why[..1].to_uppercase(), &why[1..].trim_end_matches(['.', '?'])),
+    }
+    let packets = packets(&capture)?;
+    if packets.is_empty() {
+        outln!("It has sent no packets.");
+        return Ok(());
+    }
+    outln!("Its packets, in {}:\n", capture.display());
+    for ladder in Ladder::of_capture(&packets) {
         outln!("{}", ladder.render(&Style::default()));
     }
     Ok(())
@@ -150,7 +169,7 @@ pub(super) fn judge(folder: &Folder, verdict: &mut Verdict) -> Result<(), Box<dy
         return Ok(());
     };
     let payload = fill(&program.payload, &folder.values)?;
-    let Ran { output, capture } = ran(&path, language)?;
+    let Ran { output, capture, end } = ran(&path, language)?;
     let seen = Seen::of(&packets(&capture)?);
     let bytes = fs::read(&capture).unwrap_or_default();
     let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
@@ -159,16 +178,29 @@ pub(super) fn judge(folder: &Folder, verdict: &mut Verdict) -> Result<(), Box<dy
         let state = if is_met { State::Right } else { State::Wrong };
         verdict.say("goal", key, state, if is_met { String::new() } else { missing.to_owned() });
     };
-    goal(
-        "ends",
-        output.status.success(),
-        &format!("the program is to end with exit code 0: it ended with {}", output.status),
-    );
-    goal(
-        "write",
-        seen.writes > 0 && is_there,
-        &format!("no RDMA WRITE carries the {} bytes of your text", payload.len()),
-    );
+    goal("ends", end.is_ok(), end.as_ref().err().map_or("", String::as_str));
+    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
+    let has_length = seen.writes.iter().any(|(_, bytes)| *bytes == length);
+    let missing = match seen.writes.first() {
+        Some((_, bytes)) if is_there => format!("your text has {length} bytes, and your WRITE {bytes}"),
+        _ => format!("no RDMA WRITE carries the {length} bytes of your text"),
+    };
+    goal("write", has_length && is_there, &missing);
+    let offset = evaluate(&program.offset, &folder.values)?;
+    let (is_placed, missing) = match (begins(&text), seen.writes.first()) {
+        (None, _) => (false, format!("the program is to print `{BEGINS}...`, as its start does")),
+        (_, None) => (false, "nothing was written".to_owned()),
+        (Some(base), Some((va, _))) => (
+            seen.writes.iter().any(|(va, _)| va.wrapping_sub(base) as f64 == offset),
+            match va.checked_sub(base) {
+                Some(other) => {
+                    format!("the text is to go to offset {offset} of the remote region, and goes to {other}")
+                }
+                None => "the text goes to an address in front of the remote region".to_owned(),
+            },
+        ),
+    };
+    goal("place", is_placed, &missing);
     goal("acknowledged", seen.acknowledged > 0, "no WRITE was acknowledged");
     goal(
         "refused",

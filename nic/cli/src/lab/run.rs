@@ -2,7 +2,8 @@
 
 use super::Place;
 use super::folder::{Folder, shown};
-use rnic_lab::Values;
+use rnic_lab::expression::evaluate;
+use rnic_lab::{Value, Values};
 use std::error::Error;
 use std::process::ExitCode;
 
@@ -45,7 +46,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         super::program::show(&folder)?;
     }
     match args.all {
-        true => values.0.iter().for_each(|(name, value)| outln!("{name:<48} {value}")),
+        true => {
+            // Not the parameters: some of them are what the task asks for.
+            let measured = values.0.iter().filter(|(name, _)| folder.values.get(name).is_none());
+            measured.for_each(|(name, value)| outln!("{name:<48} {value}"));
+        }
         false => print(&folder, &values),
     }
     Ok(ExitCode::SUCCESS)
@@ -53,7 +58,17 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Prints what the lab shows, as far as it was measured.
 fn print(folder: &Folder, values: &Values) {
-    let rows = shown(&folder.definition, values);
+    let mut rows = shown(&folder.definition, values);
+    // What the task is judged by, as far as it was tried.
+    let mut all = values.clone();
+    all.join("task", &folder.chosen());
+    for goal in &folder.definition.goal {
+        let is_choice =
+            goal.value.starts_with("{task.") && goal.value.find('}') == Some(goal.value.len() - 1);
+        if !is_choice && let Ok(value) = evaluate(&goal.value, &all) {
+            rows.push((format!("task: {}", goal.name), Value::Number(value).to_string()));
+        }
+    }
     let width = rows.iter().map(|(label, _)| label.chars().count()).max().unwrap_or(0);
     rows.iter().for_each(|(label, value)| outln!("{label:<width$}  {value}"));
 }

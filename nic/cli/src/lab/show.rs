@@ -89,6 +89,9 @@ pub(super) fn start(args: &StartArgs) -> Result<ExitCode, Box<dyn Error>> {
         fs::write(&path, text).map_err(|why| failed(&path, why))?;
     }
     outln!("{}: {}", folder.display(), lab.definition()?.title);
+    if args.student == NOBODY {
+        outln!("  For nobody in particular: a course wants --student ID, from which the numbers follow.");
+    }
     outln!("  README.md      the sheet: begin there");
     outln!("  answers.toml   your predictions, your answers, and what you choose");
     outln!("Then: cd {}; rnic lab run; rnic lab plot; rnic lab check", folder.display());

@@ -4,13 +4,16 @@ use super::{Ladder, Record};
 use crate::capture::{Content, DecodedPacket, Ecn, IcrcCheck};
 use crate::link::{Direction, Fate};
 use crate::queue::locked;
+use qp::Qpn;
+use qp::wire::Operation;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use time::{Duration, Instant};
 
 impl Ladder {
     /// Ladders of captured packets: one for each pair of addresses, in the order in which the pairs appear. On the left is
-    /// the address that sends the first packet of the pair. Packets that the capture does not hold in full are only
+    /// the address that sends the first packet of the pair. On a device that sends to itself, the queue pairs have sides: requests
+    /// go right, unless their destination has been seen to be on the left. Packets that the capture does not hold in full are only
     /// counted, as [`missed`](Self::missed).
     ///
     /// Comments of the kind that rnic writes into its captures tell which packets were dropped.
@@ -32,6 +35,7 @@ impl Ladder {
         let (start, mut first) = (Instant::EPOCH, None);
         let mut ladders = Vec::new();
         let mut by_pair = BTreeMap::<[IpAddr; 2], usize>::new();
+        let mut sides = Sides::new();
         for packet in packets {
             let passed = packet.time.saturating_sub(*first.get_or_insert(packet.time));
             let mut pair = [packet.src, packet.dst];
@@ -41,8 +45,12 @@ impl Ladder {
                 ladders.len() - 1
             });
             let Some((left, ladder)) = ladders.get(index) else { continue };
+            let goes_right = match packet.src == packet.dst {
+                true => goes_right(packet, &mut sides),
+                false => packet.src == *left,
+            };
             let mut book = locked(&ladder.book);
-            match record(packet, *left, at(start, passed)) {
+            match record(packet, goes_right, at(start, passed)) {
                 Some(record) => book.records.push(record),
                 None => book.missed += 1,
             }
@@ -51,13 +59,26 @@ impl Ladder {
     }
 }
 
+/// Whether a queue pair at an address is on the right.
+type Sides = BTreeMap<(IpAddr, Qpn), bool>;
+
+/// Whether a packet that a device sends to itself goes to the right, by its destination.
+fn goes_right(packet: &DecodedPacket, sides: &mut Sides) -> bool {
+    let Content::Packet { headers, .. } = &packet.content else { return true };
+    let answers = matches!(
+        headers.opcode.info().operation,
+        Operation::Acknowledge | Operation::ReadResponse | Operation::AtomicAcknowledge
+    );
+    *sides.entry((packet.dst, headers.dest_qpn)).or_insert(!answers)
+}
+
 /// `start` and what has passed since. Damaged files have times that no clock reaches.
 fn at(start: Instant, passed: Duration) -> Instant {
     start.checked_add(passed).unwrap_or(start)
 }
 
 /// The packet as a ladder keeps it, if the capture holds all of it.
-fn record(packet: &DecodedPacket, left: IpAddr, at: Instant) -> Option<Record> {
+fn record(packet: &DecodedPacket, goes_right: bool, at: Instant) -> Option<Record> {
     let (content, payload_len, mad, control) = match &packet.content {
         Content::Packet { headers, payload_len, mad, control } => {
             (Ok(*headers), *payload_len, mad.clone(), control.clone())
@@ -67,7 +88,7 @@ fn record(packet: &DecodedPacket, left: IpAddr, at: Instant) -> Option<Record> {
     };
     let notes: Vec<String> =
         packet.comments.iter().flat_map(|text| text.split("; ")).map(str::to_owned).collect();
-    let direction = if packet.src == left { Direction::Tx } else { Direction::Rx };
+    let direction = if goes_right { Direction::Tx } else { Direction::Rx };
     Some(Record {
         at,
         direction,
@@ -93,5 +114,58 @@ fn fate(notes: &[String]) -> Fate {
     match dropped {
         Some(by) => Fate::Dropped { by: by.into() },
         None => Fate::Delivered,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::ladder::Style;
+    use qp::wire::{AethFields, Headers, Opcode};
+    use qp::{Psn, Qpn};
+    use std::net::Ipv4Addr;
+
+    fn packet(opcode: Opcode, to: u32, syndrome: u8) -> DecodedPacket {
+        let own = IpAddr::V4(Ipv4Addr::LOCALHOST);
+        let headers = Headers {
+            aeth: AethFields { syndrome, ..AethFields::default() },
+            ..Headers::new(opcode, Qpn::new(to), Psn::new(7))
+        };
+        DecodedPacket {
+            frame: 1,
+            segment: None,
+            time: Duration::ZERO,
+            src: own,
+            src_port: 50_000,
+            dst: own,
+            dst_port: 4791,
+            tos: 0,
+            ttl: 64,
+            ip_id: None,
+            len: 20,
+            content: Content::Packet { headers, payload_len: 0, mad: None, control: None },
+            icrc: None,
+            comments: Vec::new(),
+            relative_psn: None,
+            src_qpn: None,
+        }
+    }
+
+    #[test]
+    fn answers_of_a_device_to_itself_come_back() {
+        let packets = [
+            packet(Opcode::RcWriteOnly, 0x12, 0),
+            packet(Opcode::RcAcknowledge, 0x11, 0),
+            // The other way round.
+            packet(Opcode::RcSendOnly, 0x11, 0),
+            packet(Opcode::RcAcknowledge, 0x12, 0),
+            // Other queue pairs, whose request was not captured.
+            packet(Opcode::RcAcknowledge, 0x21, 0),
+        ];
+        let ladders = Ladder::of_capture(&packets);
+        let [ladder] = &*ladders else { panic!("one host") };
+        let directions: Vec<Direction> = ladder.records().iter().map(|record| record.direction).collect();
+        use Direction::{Rx, Tx};
+        assert_eq!(directions, [Tx, Rx, Rx, Tx, Rx], "{}", ladder.render(&Style::default()));
     }
 }

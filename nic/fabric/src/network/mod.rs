@@ -339,6 +339,20 @@ impl Fabric {
         Tally { inside: self.packets.len() as u64, ..self.tally.clone() }
     }
 
+    /// What a port has sent until `now`, which is not before the last event: of a packet on the wire, the part that has left. Bytes.
+    #[must_use]
+    pub fn sent(&self, now: Instant, node: NodeId, port: usize) -> f64 {
+        let Some(port) = self.nodes.get(node).and_then(|node| node.ports.get(port)) else { return 0.0 };
+        let rest = port.line.free().picos_since(now) as f64 * port.rate.as_f64() / 8e12;
+        (port.stats.bytes as f64 - rest).max(0.0)
+    }
+
+    /// For how long a port was paused until `now`, which is not before the last event, in nanoseconds.
+    pub fn paused_ns(&mut self, now: Instant, node: NodeId, port: usize, class: usize) -> u64 {
+        let port = self.nodes.get_mut(node).and_then(|node| node.ports.get_mut(port));
+        port.and_then(|port| port.stats(now).paused_ns.get(class).copied()).unwrap_or(0)
+    }
+
     /// What a port has counted.
     pub fn port_stats(&mut self, node: NodeId, port: usize) -> Option<PortStats> {
         let now = self.now;

@@ -3,6 +3,7 @@
 use super::micros;
 use crate::network::{Fabric, Shared};
 use crate::run::FlowState;
+use rnic_core::sim::BEGINNING;
 use serde::Serialize;
 use time::Duration;
 
@@ -39,7 +40,7 @@ pub struct Line {
 #[derive(Clone, Debug)]
 enum Source {
     Queue { node: usize, port: usize, class: Option<usize> },
-    Rate { node: usize, port: usize, last: u64 },
+    Rate { node: usize, port: usize, last: f64 },
     Paused { node: usize, port: usize, class: usize, last: u64 },
     Flow { flow: usize, last: u64 },
 }
@@ -81,7 +82,7 @@ impl Sampler {
                 let config = fabric.port_config(node, port);
                 let queue = sampler.add(name, "queue", Source::Queue { node, port, class: None });
                 queue.marking = config.and_then(|(_, red)| red).map(|red| [red.kmin as f64, red.kmax as f64]);
-                let rate = sampler.add(name, "rate", Source::Rate { node, port, last: 0 });
+                let rate = sampler.add(name, "rate", Source::Rate { node, port, last: 0.0 });
                 rate.link_gbps = config.map(|(rate, _)| rate.as_f64() / 1e9);
                 for class in 0..cc::pfc::PRIORITIES {
                     let name = format!("{name} class {class}");
@@ -115,7 +116,7 @@ impl Sampler {
         self.next += self.interval;
         self.series.time_us.push(micros(now));
         let mut fabric = fabric.lock();
-        let nanos = self.interval.as_nanos() as f64;
+        let (at, nanos) = (BEGINNING + now, self.interval.as_nanos() as f64);
         for (source, line) in self.sources.iter_mut().zip(&mut self.series.lines) {
             let value = match source {
                 Source::Queue { node, port, class } => match class {
@@ -123,11 +124,11 @@ impl Sampler {
                     None => fabric.queued_at(*node, *port) as f64,
                 },
                 Source::Rate { node, port, last } => {
-                    let sent = fabric.port_stats(*node, *port).map_or(0, |stats| stats.bytes);
-                    8.0 * (sent - std::mem::replace(last, sent)) as f64 / nanos
+                    let sent = fabric.sent(at, *node, *port);
+                    8.0 * (sent - std::mem::replace(last, sent)) / nanos
                 }
                 Source::Paused { node, port, class, last } => {
-                    let paused = fabric.port_stats(*node, *port).map_or(0, |stats| stats.paused_ns[*class]);
+                    let paused = fabric.paused_ns(at, *node, *port, *class);
                     (paused - std::mem::replace(last, paused)) as f64 / nanos
                 }
                 Source::Flow { flow, last } => {
