@@ -113,6 +113,7 @@ int main(void)
     struct ibv_mr *remote = ibv_reg_mr(pd, target, sizeof target, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     if (!local || !remote)
         fail("ibv_reg_mr");
+    printf("the remote region begins at %p\n", (void *)target);
 
     printf("first: %s\n", ibv_wc_status_str(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey)));
     printf("%s\n", target + OFFSET);

@@ -43,6 +43,7 @@ connect(right, left, gid)
 local = MR(pd, REGION, e.IBV_ACCESS_LOCAL_WRITE)
 remote = MR(pd, REGION, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
 local.write(TEXT, len(TEXT))
+print(f"the remote region begins at {remote.buf:#x}")
 
 WORDS = {e.IBV_WC_SUCCESS: "success", e.IBV_WC_REM_ACCESS_ERR: "remote access error"}
 

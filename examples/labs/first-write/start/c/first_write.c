@@ -89,6 +89,7 @@ int main(void)
     struct ibv_mr *remote = ibv_reg_mr(pd, target, sizeof target, IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
     if (!local || !remote)
         fail("ibv_reg_mr");
+    printf("the remote region begins at %p\n", (void *)target);
 
     /* TODO 1: WRITE the text (without its final 0) from `local` to `remote`, at OFFSET. Wait for the completion: poll until
      * there is one. Print ibv_wc_status_str of its status, and the text that is now in `target`. */

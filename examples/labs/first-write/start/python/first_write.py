@@ -43,6 +43,7 @@ connect(right, left, gid)
 local = MR(pd, REGION, e.IBV_ACCESS_LOCAL_WRITE)
 remote = MR(pd, REGION, e.IBV_ACCESS_LOCAL_WRITE | e.IBV_ACCESS_REMOTE_WRITE)
 local.write(TEXT, len(TEXT))
+print(f"the remote region begins at {remote.buf:#x}")
 
 # TODO 1: WRITE the text from `local` to `remote`, at OFFSET: a SendWR with the opcode IBV_WR_RDMA_WRITE, an SGE, and
 # set_wr_rdma(key, address). Wait for the completion: poll until there is one (cq.poll() gives their number and a list). Print

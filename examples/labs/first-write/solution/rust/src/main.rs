@@ -17,6 +17,7 @@ fn main() -> Result<(), Error> {
     let (left, right) = RcEnd::pair(&device, &device)?;
     let source = left.register(TEXT)?;
     let target = right.register_remote(REGION)?;
+    println!("the remote region begins at {:#x}", target.remote(0).addr);
 
     left.qp.write(1, source.all(), target.remote(OFFSET))?;
     println!("first: {}", left.wait()?.status);

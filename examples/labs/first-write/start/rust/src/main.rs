@@ -17,6 +17,7 @@ fn main() -> Result<(), Error> {
     let (left, right) = RcEnd::pair(&device, &device)?;
     let source = left.register(TEXT)?;
     let target = right.register_remote(REGION)?;
+    println!("the remote region begins at {:#x}", target.remote(0).addr);
 
     // TODO 1: WRITE the text from `source` to `target`, at OFFSET: `left.qp.write(id, source.all(), target.remote(...))`. Wait for
     // the completion with `left.wait()`. Print its status (`{}`), and the text that is now in `target`.
