@@ -36,7 +36,7 @@ fn start(folder: &Folder, student: &str, language: &str) -> PathBuf {
         text = text.replace(from, to);
     }
     text = text
-        .replace("address = \"\"", &format!("address = {}", number("REGION") - number("OFFSET")))
+        .replace("most_bytes = \"\"", &format!("most_bytes = {}", number("REGION") - number("OFFSET")))
         .replace("wire = \"\"", &format!("wire = {}", 32 + number("OFFSET")))
         .replace("language = \"\"", &format!("language = \"{language}\""));
     fs::write(&file, text).expect("answers");
@@ -147,6 +147,13 @@ fn typical_mistakes_in_the_first_write_are_named() {
             "print the status of both completions",
         ),
         ("    return 0;\n", "    return 3;\n", "exit code 0"),
+        (
+            "(uintptr_t)target + OFFSET, remote->rkey)",
+            "(uintptr_t)target + OFFSET + 8, remote->rkey)",
+            "is to go to offset",
+        ),
+        (".length = strlen(TEXT)", ".length = sizeof TEXT", "and your WRITE"),
+        ("the remote region begins", "the region begins", "is to print `the remote region begins"),
     ] {
         assert!(right.contains(from), "{from}");
         fs::write(&file, right.replacen(from, to, 1)).expect("a mistake");

@@ -117,3 +117,40 @@ fn loads_count_from_when_measuring_begins_and_idle_ports_have_none() {
     }
     assert!(report.ports.iter().all(|port| port.name != "host2>s0"), "nothing is to be said of it");
 }
+
+/// Whoever looks at a run must not change it.
+#[test]
+fn samples_do_not_change_a_run() {
+    let text = |sample: &str| {
+        format!(
+            r#"
+            name = "sampled"
+            about = "A test."
+            until = "500 us"
+            topology = {{ kind = "leaf-spine", leaves = 2, spines = 2, hosts_per_leaf = 4 }}
+            switch = {{ balance = {{ mode = "spray" }} }}
+            [nic]
+            mtu = 1024
+            selective_repeat = true
+            [[workload]]
+            pattern = "permutation"
+            bytes = "256 KiB"
+            depth = 8
+            {sample}
+            "#
+        )
+    };
+    let run = |sample: &str| {
+        let scenario = Scenario::read(&text(sample)).unwrap_or_else(|error| panic!("{error}"));
+        let report = scenario.run(Path::new("."), 3, &mut |_| true).expect("it runs");
+        (serde_json::to_string(&report.flows).expect("flows"), report.packets)
+    };
+    let unseen = run("");
+    assert!(unseen.1.delivered > 1000, "{:?}", unseen.1);
+    for interval in ["1 us", "7 us"] {
+        let sample = format!(
+            "[sample]\ninterval = \"{interval}\"\nports = [\"leaf0>spine0\"]\nflows = [\"host0-host1\"]"
+        );
+        assert!(run(&sample) == unseen, "every {interval}");
+    }
+}

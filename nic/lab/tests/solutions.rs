@@ -20,7 +20,7 @@ struct Solutions {
 struct Wrong {
     /// The mistake.
     why: String,
-    /// What is said to be wrong: `after.key`, `goal.1`.
+    /// What is said to be wrong: `after.key`, or `goal.1` for the first goal, whatever its name is.
     says: String,
     /// What is laid over the first solution.
     answers: toml::Table,
@@ -86,7 +86,10 @@ fn every_lab_is_judged_right() {
                 table["student"]
             );
         }
+        let goals = lab.definition().expect("a definition").goal;
         for Wrong { why, says, answers: over } in &mistakes {
+            let number = says.strip_prefix("goal.").and_then(|number| number.parse::<usize>().ok());
+            let says = number.map_or(says.clone(), |number| format!("goal.{}", goals[number - 1].name));
             let mut table = solution[0].clone();
             lay(over, &mut table);
             let found = wrong(&judge(lab, &answers(lab, &table)).expect("a verdict"));

@@ -122,6 +122,12 @@ pub trait Port: Send + Sync {
     /// Runs `act` without sending anything. It must not be called in a forked child.
     fn visit_datapath(&self, act: Act<'_>);
 
+    /// As [`visit_datapath`](Self::visit_datapath), for an `act` that changes nothing: in virtual time, whether somebody looks must
+    /// not make a difference.
+    fn look_at_datapath(&self, act: Act<'_>) {
+        self.visit_datapath(act);
+    }
+
     /// Posts work requests that have their places reserved in `qp`, up to the first that is refused; the error comes
     /// with the number of requests posted before it. `queue`: the queue that they are for.
     fn post_list(
@@ -194,7 +200,7 @@ impl dyn Port {
     /// Inspects the engine without driving it. `None` in a forked child: there, the lock may be held by a thread that
     /// does not exist.
     pub fn inspect<R>(&self, look: impl FnOnce(&Engine) -> R) -> Option<R> {
-        self.is_ours().then(|| self.with_datapath(|datapath| look(&datapath.engine)))
+        self.is_ours().then(|| once(|datapath, _| look(&datapath.engine), |act| self.look_at_datapath(act)))
     }
 
     /// Posts a work request that has its place reserved in `qp`.
