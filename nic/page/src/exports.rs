@@ -102,7 +102,7 @@ fn with_fabric(act: impl FnOnce(&mut FabricBench) -> Result<(), String>) -> *con
     }))
 }
 
-/// Sets up the fabric that the text says, and says what there is.
+/// Builds the fabric that the set-up describes, and returns the names of its parts.
 #[expect(unsafe_code, reason = "a name for the page")]
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fabric_set_up() -> *const u8 {

@@ -29,7 +29,7 @@ const PART: Duration = Duration::from_nanos(500);
 /// The longest way of a step that waits for a packet.
 const STEP: Duration = Duration::from_millis(1);
 
-/// Who sends to whom.
+/// The traffic pattern, and the topology that goes with it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Scene {
@@ -45,7 +45,7 @@ pub enum Scene {
 pub struct FabricSetup {
     /// The seed of everything random.
     pub seed: u64,
-    /// Who sends to whom.
+    /// The traffic pattern.
     pub scene: Scene,
     /// How many hosts send to the receiver.
     pub senders: usize,

@@ -13,7 +13,7 @@ mod wire;
 pub use bench::{Action, Bench, Setup, Shown, Sliders, Told};
 pub use fabric::{FabricBench, FabricSetup, FabricTold, Parts, PortSample, Sample, Scene};
 
-/// An error in words.
+/// The message of an error.
 fn words(error: impl ToString) -> String {
     error.to_string()
 }

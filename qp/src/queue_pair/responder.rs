@@ -323,8 +323,8 @@ impl Responder {
         self.resources.push_back(resource);
     }
 
-    /// Queues a response to a duplicate in PSN order, unless so many wait: as many as the requests that the peer may have
-    /// outstanding, or a partner's gaps.
+    /// Queues a response to a duplicate in PSN order, unless `most` of them are waiting already. That is the number of requests
+    /// that the peer may have outstanding, or the number of gaps that a partner may have.
     fn insert(&mut self, response: Response, most: usize) -> Result<(), PacketDrop> {
         if self.replays() >= most {
             return Err(PacketDrop::StaleDuplicate);

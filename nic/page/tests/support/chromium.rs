@@ -37,7 +37,7 @@ pub(crate) struct Browser {
 static TURN: Mutex<()> = Mutex::new(());
 
 impl Browser {
-    /// Starts a browser. `None`, after a line that says why: there is none.
+    /// Starts a browser. If none is installed, prints a line that says so and returns `None`.
     pub(crate) fn start() -> Option<Self> {
         let is_there =
             |name: &&str| Command::new(name).arg("--version").output().is_ok_and(|ran| ran.status.success());

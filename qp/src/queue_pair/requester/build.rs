@@ -145,7 +145,7 @@ impl QueuePair {
         request
     }
 
-    /// Builds a packet that is sent again. A READ asks for so many of its PSNs at most.
+    /// Builds the retransmission of a packet. A READ asks for `psns` of its PSNs at most.
     pub(super) fn build_repetition(&self, wqe: &SendWqe, at: u32, psns: u32) -> Request {
         let mut request = self.build(wqe, at, u32::MAX);
         if request.psns > psns {

@@ -7,7 +7,7 @@ use crate::wire::opcode::Operation as WireOperation;
 use crate::wire::packet::Packet;
 
 /// The number of gaps in READ responses that a partner may have closed at once, beyond what the initiator depth allows. A
-/// requester holds 256 packets of 4 KiB: so many gaps has one that lost a quarter of them.
+/// requester holds 256 packets of 4 KiB: if it lost a quarter of them, it has 64 gaps.
 const MAX_GAPS: usize = 64;
 
 impl Responder {
