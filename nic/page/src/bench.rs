@@ -307,8 +307,14 @@ impl Bench {
         })
     }
 
+    /// Virtual time since the beginning. Times are compared as whole nanoseconds: microseconds that a page has added up are not
+    /// exact.
+    fn time(&self) -> Duration {
+        self.net.elapsed() - self.begin
+    }
+
     fn now(&self) -> f64 {
-        (self.net.elapsed() - self.begin).as_nanos() as f64 / 1e3
+        self.time().as_nanos() as f64 / 1e3
     }
 
     /// Goes on up to this virtual time, in microseconds, with all actions that lie before it.
@@ -317,8 +323,9 @@ impl Bench {
     /// A verb failed: that is a bug.
     pub fn run(&mut self, until: f64) -> Outcome<()> {
         loop {
-            let next = self.setup.actions.get(self.acted).map(Action::at).filter(|at| *at <= until);
-            self.run_to(next.unwrap_or(until))?;
+            let next =
+                self.setup.actions.get(self.acted).map(Action::at).filter(|at| micros(*at) <= micros(until));
+            self.run_to(micros(next.unwrap_or(until)))?;
             if next.is_none() {
                 return Ok(());
             }
@@ -333,9 +340,9 @@ impl Bench {
     /// # Errors
     /// A verb failed: that is a bug.
     pub fn step(&mut self, most: f64) -> Outcome<()> {
-        let end = self.now() + most;
+        let end = self.time() + micros(most);
         let before = self.state();
-        while self.now() < end && self.state() == before {
+        while self.time() < end && self.state() == before {
             self.turn(end)?;
         }
         Ok(())
@@ -361,7 +368,7 @@ impl Bench {
     }
 
     fn apply(&mut self, action: &Action) -> bool {
-        let now = self.epoch + (self.net.elapsed() - self.begin);
+        let now = self.epoch + self.time();
         let mut cable = self.wire.lock();
         match action {
             Action::Drop { packet, .. } => cable.lose(*packet, now),
@@ -374,18 +381,18 @@ impl Bench {
         }
     }
 
-    fn run_to(&mut self, until: f64) -> Outcome<()> {
-        while self.now() < until {
+    fn run_to(&mut self, until: Duration) -> Outcome<()> {
+        while self.time() < until {
             self.turn(until)?;
         }
         Ok(())
     }
 
     /// Lets the programs do what they can, and time pass up to the next event.
-    fn turn(&mut self, until: f64) -> Outcome<()> {
+    fn turn(&mut self, until: Duration) -> Outcome<()> {
         self.programs()?;
-        let rest = micros(until - self.now()).max(Duration::from_nanos(1));
-        let now = self.net.elapsed() - self.begin;
+        let now = self.time();
+        let rest = until - now;
         let receive = self.receives.iter().min().map(|at| at.saturating_sub(now));
         let rest = receive.filter(|wait| !wait.is_zero()).map_or(rest, |wait| wait.min(rest));
         if !self.net.step_within(rest) {
@@ -395,7 +402,7 @@ impl Bench {
     }
 
     fn programs(&mut self) -> Outcome<()> {
-        let now = self.net.elapsed() - self.begin;
+        let now = self.time();
         let due = self.receives.iter().filter(|at| **at <= now).count();
         self.receives.retain(|at| *at > now);
         for _ in 0..due {

@@ -27,6 +27,18 @@ fn a_transfer_ends_and_is_the_same_again() {
     assert_ne!(log("{\"seed\": 3, \"sliders\": {\"loss\": 20}}"), other);
 }
 
+/// A page adds microseconds up. A sum just above the time once went on for a nanosecond more.
+#[test]
+fn a_time_that_was_added_up_is_the_same_time() {
+    let at = |until| Bench::log("{}", until).expect("a log");
+    for nanoseconds in [205_771_u32, 205_772, 300_001] {
+        let time = f64::from(nanoseconds) / 1e3;
+        assert_eq!(at(time.next_up()), at(time));
+        assert_eq!(at(time.next_down()), at(time));
+        assert_ne!(at(time + 0.001), at(time));
+    }
+}
+
 #[test]
 fn a_packet_that_is_dropped_by_hand_is_sent_again() {
     let mut bench = Bench::new("{}").expect("a bench");
