@@ -120,6 +120,12 @@ impl Endpoint {
         self.events.pop_front()
     }
 
+    /// Returns whether [`poll_event`](Self::poll_event) has an event.
+    #[must_use]
+    pub fn has_events(&self) -> bool {
+        !self.events.is_empty()
+    }
+
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; `None` if nothing waits for the time.
     #[must_use]
     pub fn poll_timeout(&self) -> Option<Instant> {

@@ -35,7 +35,7 @@ impl EventDesk {
     /// Called before the lock is released: tells what became of events and connections, and whose completion queues have
     /// news. `woken`: tasks to wake once no lock is held.
     pub fn tell(&self, datapath: &mut Datapath, now: impl FnOnce() -> Instant, woken: &mut Vec<Waker>) {
-        if datapath.engine.manages_connections() {
+        if datapath.engine.has_connection_news() {
             datapath.engine.tell_connections(now(), woken);
         }
         if let Some(news) = datapath.engine.take_event_news() {

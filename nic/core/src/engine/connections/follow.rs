@@ -43,6 +43,11 @@ impl Followers {
         Some(qpn)
     }
 
+    /// Returns whether [`Engine::end_broken`] has connections to end.
+    pub(super) const fn have_broken(&self) -> bool {
+        !self.broken.is_empty()
+    }
+
     /// A queue pair has changed its state; `None` if it is destroyed.
     fn note(&mut self, qpn: Qpn, state: Option<QpState>) {
         if let None | Some(QpState::Err | QpState::Reset) = state
