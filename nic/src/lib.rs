@@ -80,6 +80,12 @@ pub mod memory {
     pub use rnic_core::memory::{Advice, BufferError, MemoryBuffer, MwType, RegisterError, UserMemory};
 }
 
+/// Flags that programs wait for by descriptor: for bindings of other languages.
+pub mod readiness {
+    pub use crate::driver::readiness::new;
+    pub use rnic_core::port::Readiness;
+}
+
 /// Connections by address and port.
 pub mod cm {
     #[doc(inline)]

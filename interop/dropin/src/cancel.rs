@@ -74,27 +74,51 @@ pub(crate) extern "C-unwind" fn restore(before: Before) {
 pub(crate) enum Found {
     /// The verb found an event.
     Event,
-    /// The verb found nothing: wait until this descriptor is readable.
-    Nothing(c_int),
+    /// The verb found nothing: wait.
+    Nothing(Wait),
+}
+
+/// What to wait for.
+#[derive(Clone, Copy)]
+#[repr(C)]
+pub(crate) struct Wait {
+    /// 0 if there is nothing to wait for: the verb found an event. -1: it failed.
+    state: c_int,
+    /// The program's descriptor: whether the program wants to wait.
+    shown: c_int,
+    /// What becomes readable.
+    counter: c_int,
 }
 
 impl Found {
-    pub(crate) fn nothing_at(fd: BorrowedFd<'_>) -> Self {
-        Self::Nothing(fd.as_raw_fd())
+    /// `shown` is the program's descriptor. A flag that has no `counter` is waited for there.
+    pub(crate) fn nothing_at(shown: BorrowedFd<'_>, counter: Option<BorrowedFd<'_>>) -> Self {
+        let (shown, counter) = (shown.as_raw_fd(), counter.unwrap_or(shown).as_raw_fd());
+        Self::Nothing(Wait { state: 1, shown, counter })
     }
 }
 
-/// Encoded as a number: 0 for an event, -1 for an error, and otherwise the descriptor plus 1.
-impl Reply for Found {
-    type Raw = c_int;
+impl Wait {
+    const fn over(state: c_int) -> Self {
+        Self { state, shown: -1, counter: -1 }
+    }
 
-    fn reply(result: Result<Self, Errno>) -> c_int {
+    /// What the verb returns, unless it waits.
+    pub(crate) const fn result(self) -> Option<c_int> {
+        if self.state > 0 { None } else { Some(self.state) }
+    }
+}
+
+impl Reply for Found {
+    type Raw = Wait;
+
+    fn reply(result: Result<Self, Errno>) -> Wait {
         match result {
-            Ok(Self::Event) => 0,
-            Ok(Self::Nothing(fd)) => fd.saturating_add(1),
+            Ok(Self::Event) => Wait::over(0),
+            Ok(Self::Nothing(wait)) => wait,
             Err(errno) => {
                 errno.set();
-                -1
+                Wait::over(-1)
             }
         }
     }
@@ -109,10 +133,10 @@ macro_rules! waiting_verbs {
                 $crate::cancel::point();
                 // SAFETY: the caller's arguments are passed on unchanged.
                 let found = unsafe { $look($($arg),*) };
-                if found <= 0 {
-                    return found;
+                if let Some(result) = found.result() {
+                    return result;
                 }
-                if $crate::cancel::wait_readable(found - 1) != 0 {
+                if $crate::cancel::wait_readable(found) != 0 {
                     return -1;
                 }
             }
@@ -134,14 +158,14 @@ pub(crate) extern "C-unwind" fn point() {
 /// restarts it, as the program chose when it set the handler (`SA_RESTART`). Waiting by `poll` would not respect that
 /// choice. A C library before glibc 2.41 may cancel a thread just after the read: the count is then lost, and the next
 /// event makes the descriptor readable again.
-pub(crate) extern "C-unwind" fn wait_readable(fd: c_int) -> c_int {
+pub(crate) extern "C-unwind" fn wait_readable(Wait { shown, counter, .. }: Wait) -> c_int {
     // SAFETY: `fcntl` takes any number, and reports one that is no descriptor.
-    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    let flags = unsafe { libc::fcntl(shown, libc::F_GETFL) };
     if flags == -1 {
         return -1;
     }
     if flags & libc::O_NONBLOCK != 0 {
-        let mut list = libc::pollfd { fd, events: libc::POLLIN, revents: 0 };
+        let mut list = libc::pollfd { fd: counter, events: libc::POLLIN, revents: 0 };
         // SAFETY: the list has one element. An event may have arrived since `look`.
         return match unsafe { poll(&raw mut list, 1, 0) } {
             1 => 0,
@@ -154,12 +178,12 @@ pub(crate) extern "C-unwind" fn wait_readable(fd: c_int) -> c_int {
     }
     let mut count = 0u64;
     // SAFETY: `count` has room for the 8 bytes of a counter.
-    if unsafe { read(fd, (&raw mut count).cast(), size_of::<u64>()) } < 0 {
+    if unsafe { read(counter, (&raw mut count).cast(), size_of::<u64>()) } < 0 {
         return -1;
     }
     let before = disable();
     // SAFETY: `count` has the 8 bytes that are written.
-    let written = unsafe { libc::write(fd, (&raw const count).cast(), size_of::<u64>()) };
+    let written = unsafe { libc::write(counter, (&raw const count).cast(), size_of::<u64>()) };
     restore(before);
     c_int::from(written >= 0) - 1
 }

@@ -7,12 +7,10 @@ use crate::context::Context;
 use crate::cq::Cq;
 use crate::slot::Slot;
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
-use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use nix::unistd;
 use rnic::CompletionChannel;
 use std::cell::UnsafeCell;
 use std::ffi::{c_uint, c_void};
-use std::os::fd::{AsFd, AsRawFd, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd};
 
 /// A completion channel.
 #[repr(C)]
@@ -27,19 +25,6 @@ impl Object for Channel {
     fn device(&self) -> Option<rnic::Device> {
         // SAFETY: the field never changes.
         crate::context::device_of(unsafe { (*self.c.get()).context })
-    }
-}
-
-/// Whether the descriptor is readable now.
-fn is_readable(fd: BorrowedFd<'_>) -> bool {
-    matches!(poll(&mut [PollFd::new(fd, PollFlags::POLLIN)], PollTimeout::ZERO), Ok(1))
-}
-
-/// Empties a counter, whether or not its descriptor is blocking.
-pub(crate) fn drain(fd: BorrowedFd<'_>) {
-    if is_readable(fd) {
-        // The counter is not 0; an error would mean that another thread has just emptied it.
-        let _ = unistd::read(fd, &mut [0; 8]);
     }
 }
 
@@ -73,7 +58,7 @@ verbs! {
             context.put(unsafe { (*structure).cq_context });
             return Ok(Found::Event);
         }
-        Ok(Found::nothing_at(inner.as_fd()))
+        Ok(Found::nothing_at(inner.as_fd(), inner.counter()))
     }
 
     fn ibv_ack_cq_events(cq: &Cq, events: c_uint) -> Value<()> {

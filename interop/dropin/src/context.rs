@@ -59,7 +59,7 @@ fn open(device: *mut crate::abi::ibv_device, index: usize) -> Result<Box<Context
     offer(&mut c);
     c.context.device = device;
     c.context.cmd_fd = command.as_raw_fd();
-    c.context.async_fd = inbox.fd.as_raw_fd();
+    c.context.async_fd = inbox.flag.as_fd().as_raw_fd();
     c.context.num_comp_vectors = 1;
     // The marker that verbs_context.h calls __VERBS_ABI_IS_EXTENDED: a verbs_context surrounds this context.
     c.context.abi_compat = usize::MAX as *mut _;

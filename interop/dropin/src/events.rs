@@ -7,14 +7,14 @@
 use crate::abi::*;
 use crate::call::{InOut, Object, Out, Value, verbs};
 use crate::cancel::{Found, waiting_verbs};
-use crate::channel::drain;
 use crate::context::Context;
 use crate::cq::Cq;
 use crate::errno::Errno;
 use crate::hub::{Hub, locked};
 use crate::qp::Qp;
 use crate::srq::Srq;
-use nix::sys::eventfd::{EfdFlags, EventFd};
+use nix::fcntl::{FcntlArg, OFlag, fcntl};
+use rnic::readiness::{self, Readiness};
 use rnic::{AsyncEvent, EventSource, QpEvent};
 use std::collections::{HashMap, VecDeque};
 use std::os::fd::AsFd;
@@ -91,7 +91,7 @@ struct Entry {
 /// The events of a context.
 pub(crate) struct Inbox {
     waiting: Mutex<VecDeque<Entry>>,
-    pub(crate) fd: EventFd,
+    pub(crate) flag: Box<dyn Readiness>,
 }
 
 /// The limit of queued events, for a program that reads none.
@@ -99,9 +99,10 @@ const MAX_WAITING: usize = rnic::engine::MAX_EVENTS;
 
 impl Inbox {
     pub(crate) fn new() -> Result<Self, Errno> {
+        let flag = readiness::new()?;
         // The descriptor is blocking, as programs expect; programs that do not want to wait change that.
-        let fd = EventFd::from_flags(EfdFlags::EFD_CLOEXEC)?;
-        Ok(Self { waiting: Mutex::default(), fd })
+        fcntl(flag.as_fd(), FcntlArg::F_SETFL(OFlag::empty()))?;
+        Ok(Self { waiting: Mutex::default(), flag })
     }
 
     fn add(&self, entry: Entry) {
@@ -110,16 +111,14 @@ impl Inbox {
             waiting.pop_front();
         }
         waiting.push_back(entry);
-        // Write for every event, so that edge-triggered pollers see an edge. The counter is emptied long before it
-        // overflows.
-        let _ = self.fd.write(1);
+        self.flag.raise();
     }
 
     fn take(&self) -> Option<Entry> {
         let mut waiting = locked(&self.waiting);
         let entry = waiting.pop_front();
         if waiting.is_empty() {
-            drain(self.fd.as_fd());
+            self.flag.lower();
         }
         entry.inspect(|entry| entry.acks.iter().for_each(|acks| acks.report()))
     }
@@ -128,7 +127,7 @@ impl Inbox {
         let mut waiting = locked(&self.waiting);
         waiting.retain(|entry| entry.key != key);
         if waiting.is_empty() {
-            drain(self.fd.as_fd());
+            self.flag.lower();
         }
     }
 }
@@ -249,7 +248,8 @@ verbs! {
     /// Stores the next event, if there is one.
     fn next_async_event(context: &Context, event: Out<ibv_async_event>) -> Found {
         let Some(entry) = context.inbox.take() else {
-            return Ok(Found::nothing_at(context.inbox.fd.as_fd()));
+            let flag = &context.inbox.flag;
+            return Ok(Found::nothing_at(flag.as_fd(), flag.counter()));
         };
         let mut element = ibv_async_event__bindgen_ty_1 { cq: std::ptr::null_mut() };
         if entry.key == (0, 0) {

@@ -19,7 +19,7 @@ mod host;
 mod model;
 mod primitives;
 mod published;
-mod readiness;
+pub(crate) mod readiness;
 mod shared;
 mod sync;
 mod turns;

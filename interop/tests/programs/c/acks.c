@@ -31,6 +31,12 @@ static pthread_t begin(struct attempt *attempt) {
 	return thread;
 }
 
+/* What a descriptor is ready for. As the kernel's, it is never writable: event loops that watch for both would not sleep. */
+static int ready(int fd) {
+	struct pollfd list = {.fd = fd, .events = POLLIN | POLLOUT};
+	return poll(&list, 1, 0) < 0 ? -1 : list.revents;
+}
+
 static void completions(struct ibv_pd *pd, struct ibv_mr *mr) {
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(pd->context);
 	struct ibv_cq *cq = ibv_create_cq(pd->context, 16, NULL, channel, 0);
@@ -40,7 +46,10 @@ static void completions(struct ibv_pd *pd, struct ibv_mr *mr) {
 	for (int i = 0; i < EVENTS; i++) {
 		struct ibv_cq *which;
 		void *context;
+		check(ready(channel->fd) == 0, "a channel without events is not ready");
 		check(ibv_req_notify_cq(cq, 0) == 0 && post_write(a, mr, mr, 8) == 0, "a WRITE");
+		struct pollfd list = {.fd = channel->fd, .events = POLLIN | POLLOUT};
+		check(poll(&list, 1, 10000) == 1 && list.revents == POLLIN, "a channel with an event is readable");
 		check(ibv_get_cq_event(channel, &which, &context) == 0 && which == cq, "its event");
 		check(wait_for(cq) == IBV_WC_SUCCESS, "its completion");
 	}
@@ -82,8 +91,7 @@ static void asynchronous(struct ibv_pd *pd, struct ibv_mr *mr) {
 	check(attempt.result == 0 && attempt.came_after, "the queue pair is destroyed after the acknowledgement");
 	REFUSED(ibv_destroy_cq(cq), 0);
 	/* Nothing is left to read. */
-	struct pollfd fd = {.fd = pd->context->async_fd, .events = POLLIN};
-	check(poll(&fd, 1, 0) == 0, "no more events");
+	check(ready(pd->context->async_fd) == 0, "no more events");
 }
 
 int main(void) {

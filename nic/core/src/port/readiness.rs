@@ -3,6 +3,8 @@
 use std::io;
 #[cfg(unix)]
 pub use std::os::fd::AsFd as Descriptor;
+#[cfg(unix)]
+use std::os::fd::BorrowedFd;
 
 /// What a program waits on; where there are no descriptors, nothing.
 #[cfg(not(unix))]
@@ -16,6 +18,13 @@ pub trait Readiness: Descriptor + Send + Sync {
 
     /// Lowers the flag.
     fn lower(&self);
+
+    /// A blocking descriptor, if there is one: a read of 8 bytes waits until the flag is raised, and takes what is to be written
+    /// back. So a thread can wait in a system call that a signal restarts, which is true of `read`, and not of `poll`.
+    #[cfg(unix)]
+    fn counter(&self) -> Option<BorrowedFd<'_>> {
+        None
+    }
 }
 
 /// A flag for ports that have no operating system at hand: a pair of sockets of the standard library.

@@ -170,6 +170,15 @@ impl CompletionChannel {
 }
 
 #[cfg(unix)]
+impl CompletionChannel {
+    /// A blocking descriptor whose read waits for an event, for bindings of other languages: see [`Readiness::counter`].
+    #[must_use]
+    pub fn counter(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.shared.flag().counter()
+    }
+}
+
+#[cfg(unix)]
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.shared.flag().as_fd()
