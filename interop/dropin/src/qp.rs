@@ -174,6 +174,19 @@ const fn ignored(qp_type: QpType) -> u32 {
     }
 }
 
+/// What a device makes of an attribute whose field has so many bits: Linux passes the whole byte on, and devices keep its low
+/// bits. Programs that rely on it exist (a min_rnr_timer of 32, which means 0).
+fn low_bits(name: &'static str, value: u8, bits: u32) -> u8 {
+    let kept = value & ((1 << bits) - 1);
+    if kept != value && rnic::explain::is_on() {
+        rnic::explain::say(
+            name,
+            format_args!("ibv_modify_qp: {name} is {value}; its field has {bits} bits, so it means {kept}"),
+        );
+    }
+    kept
+}
+
 /// Converts the attributes that a modify sets.
 fn change(hub: &Hub, attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
     if mask & !KNOWN != 0 {
@@ -211,13 +224,13 @@ fn change(hub: &Hub, attr: &ibv_qp_attr, mask: u32) -> Result<QpAttr, Errno> {
         qkey: has(IBV_QP_QKEY).then_some(QKey(attr.qkey)),
         ah_attr: way(IBV_QP_AV, &attr.ah_attr)?,
         path_mtu: has(IBV_QP_PATH_MTU).then(mtu).transpose()?,
-        timeout: has(IBV_QP_TIMEOUT).then_some(attr.timeout),
-        retry_cnt: has(IBV_QP_RETRY_CNT).then_some(attr.retry_cnt),
-        rnr_retry: has(IBV_QP_RNR_RETRY).then_some(attr.rnr_retry),
+        timeout: has(IBV_QP_TIMEOUT).then(|| low_bits("timeout", attr.timeout, 5)),
+        retry_cnt: has(IBV_QP_RETRY_CNT).then(|| low_bits("retry_cnt", attr.retry_cnt, 3)),
+        rnr_retry: has(IBV_QP_RNR_RETRY).then(|| low_bits("rnr_retry", attr.rnr_retry, 3)),
         rq_psn: has(IBV_QP_RQ_PSN).then_some(Psn::new(attr.rq_psn)),
         max_rd_atomic: has(IBV_QP_MAX_QP_RD_ATOMIC).then_some(attr.max_rd_atomic),
         alt_ah_attr: way(IBV_QP_ALT_PATH, &attr.alt_ah_attr)?,
-        min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then_some(attr.min_rnr_timer),
+        min_rnr_timer: has(IBV_QP_MIN_RNR_TIMER).then(|| low_bits("min_rnr_timer", attr.min_rnr_timer, 5)),
         sq_psn: has(IBV_QP_SQ_PSN).then_some(Psn::new(attr.sq_psn)),
         max_dest_rd_atomic: has(IBV_QP_MAX_DEST_RD_ATOMIC).then_some(attr.max_dest_rd_atomic),
         path_mig_state: has(IBV_QP_PATH_MIG_STATE).then(migration).transpose()?,

@@ -176,6 +176,23 @@ static void states(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
 	REFUSED(ibv_destroy_qp(qp), 0);
 }
 
+/* Attributes with more bits than the field of a device has: it keeps the low ones. */
+static void wide(struct ibv_pd *pd, struct ibv_cq *cq) {
+	struct ibv_qp *qp = create_rc(pd, cq);
+	connect_to(qp, qp->qp_num);
+	int mask = IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MIN_RNR_TIMER;
+	struct ibv_qp_attr attr = {.timeout = 32 + 5, .retry_cnt = 8 + 3, .rnr_retry = 255, .min_rnr_timer = 32}, now;
+	struct ibv_qp_init_attr init;
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_MIN_RNR_TIMER), 0);
+	/* The others may change in SQD only. */
+	attr.qp_state = IBV_QPS_SQD;
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
+	REFUSED(ibv_modify_qp(qp, &attr, mask), 0);
+	check(ibv_query_qp(qp, &now, mask, &init) == 0 && now.timeout == 5 && now.retry_cnt == 3 && now.rnr_retry == 7 &&
+		  now.min_rnr_timer == 0, "low bits");
+	REFUSED(ibv_destroy_qp(qp), 0);
+}
+
 static void order(struct ibv_context *context) {
 	static char buffer[4096];
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
@@ -215,6 +232,7 @@ int main(void) {
 	counts(pd, cq, mr);
 	inline_data(pd, cq, mr);
 	states(pd, cq, mr);
+	wide(pd, cq);
 	order(context);
 	/* After all this, the device still works. */
 	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
