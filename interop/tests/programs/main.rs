@@ -9,6 +9,7 @@ mod capture;
 mod ceph;
 mod daemon;
 mod dapl;
+mod engines;
 mod fio;
 mod hardship;
 mod hosts;
