@@ -46,7 +46,8 @@ impl Browser {
             return None;
         };
         let turn = TURN.lock().unwrap_or_else(PoisonError::into_inner);
-        let folder = Path::new(env!("CARGO_TARGET_TMPDIR")).join(format!("chromium-{}", std::process::id()));
+        // Not in the target folder: the browser has a socket below it, and the path of a socket is short.
+        let folder = std::env::temp_dir().join(format!("rnic-page-{}", std::process::id()));
         fs::create_dir_all(&folder).expect("a folder for the browser");
         let mut command = Command::new("sh");
         // The browser reads from descriptor 3 and writes to descriptor 4.
@@ -55,6 +56,8 @@ impl Browser {
         // Containers have a /dev/shm of 64 MB, which is too small.
         command.args(["--disable-background-networking", "--disable-dev-shm-usage"]);
         command.arg(format!("--user-data-dir={}", folder.display())).env("HOME", &folder);
+        // What it would leave there, because it is killed, is removed with the folder.
+        command.env("TMPDIR", &folder);
         // Chromium refuses to run as root within its sandbox.
         if fs::metadata("/proc/self").is_ok_and(|own| own.uid() == 0) {
             command.arg("--no-sandbox");
