@@ -411,7 +411,8 @@ impl QueuePair {
 
     /// Updates the state for a packet that was written.
     fn account(&mut self, now: Instant, index: usize, request: &Request) {
-        let timeout = self.wait().filter(|_| self.config.qp_type.is_reliable());
+        let starts_timer = self.requester.deadline.is_none() && self.config.qp_type.is_reliable();
+        let timeout = if starts_timer { self.wait() } else { None };
         let wqe = &mut self.requester.queue[index];
         let is_repetition = wqe.sent < wqe.sent_ever;
         if is_repetition {

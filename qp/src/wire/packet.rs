@@ -411,26 +411,33 @@ impl Headers {
             psn: self.psn,
         });
         let mut at = 0;
-        let mut put = |wanted: bool, header: &[u8]| {
-            if wanted {
-                out[at..at + header.len()].copy_from_slice(header);
-                at += header.len();
-            }
+        let mut put = |header: &[u8]| {
+            out[at..at + header.len()].copy_from_slice(header);
+            at += header.len();
         };
-        let has = |header| info.headers.contains(header);
-        put(true, bth.as_bytes());
-        // In wire order, which is the order of the bits of `HeaderSet`.
-        put(has(HeaderSet::XRCETH), XrcEth::new(self.xrc_srqn & XrcEth::SRQN_MASK).as_bytes());
-        put(has(HeaderSet::DETH), Deth::from(self.deth).as_bytes());
-        put(has(HeaderSet::FETH), Feth::from(self.feth).as_bytes());
-        put(has(HeaderSet::RETH), Reth::from(self.reth).as_bytes());
-        put(has(HeaderSet::ATOMIC_ETH), AtomicEth::from(self.atomic).as_bytes());
-        put(has(HeaderSet::AETH), Aeth::from(self.aeth).as_bytes());
-        put(has(HeaderSet::ATOMIC_ACK_ETH), AtomicAckEth::new(self.atomic_ack).as_bytes());
-        put(has(HeaderSet::IMM_DT), ImmDt::new(self.imm).as_bytes());
-        put(has(HeaderSet::IETH), Ieth::new(self.ieth).as_bytes());
-        let reserved: [U64; 2] = [self.token.into(), 0.into()];
-        put(has(HeaderSet::CNP_RESERVED), reserved.as_bytes());
+        put(bth.as_bytes());
+        // In wire order, which is the order of the bits of `HeaderSet`. Most packets have none or one of them.
+        let mut left = info.headers.bits();
+        while left != 0 {
+            let lowest = left & left.wrapping_neg();
+            left -= lowest;
+            match HeaderSet::from_bits_retain(lowest) {
+                HeaderSet::XRCETH => put(XrcEth::new(self.xrc_srqn & XrcEth::SRQN_MASK).as_bytes()),
+                HeaderSet::DETH => put(Deth::from(self.deth).as_bytes()),
+                HeaderSet::FETH => put(Feth::from(self.feth).as_bytes()),
+                HeaderSet::RETH => put(Reth::from(self.reth).as_bytes()),
+                HeaderSet::ATOMIC_ETH => put(AtomicEth::from(self.atomic).as_bytes()),
+                HeaderSet::AETH => put(Aeth::from(self.aeth).as_bytes()),
+                HeaderSet::ATOMIC_ACK_ETH => put(AtomicAckEth::new(self.atomic_ack).as_bytes()),
+                HeaderSet::IMM_DT => put(ImmDt::new(self.imm).as_bytes()),
+                HeaderSet::IETH => put(Ieth::new(self.ieth).as_bytes()),
+                HeaderSet::CNP_RESERVED => {
+                    let reserved: [U64; 2] = [self.token.into(), 0.into()];
+                    put(reserved.as_bytes());
+                }
+                _ => {}
+            }
+        }
         at
     }
 }

@@ -77,6 +77,8 @@ pub(super) struct Endpoint {
     pd: ProtectionDomain,
     pub(super) device: Device,
     pub(super) params: Params,
+    /// [`Params::slot`], which each message asks for.
+    slot: usize,
     region: MemoryRegion,
     cq: CompletionQueue,
     channel: Option<CompletionChannel>,
@@ -123,8 +125,9 @@ impl Endpoint {
         let len = usize::try_from(params.region_len())
             .map_err(|_| "the memory region is too large for this machine")?;
         let region = pd.register(len, access)?;
-        let (device, params, ways, peer) = (device.clone(), params.clone(), Vec::new(), None);
-        Ok(Self { qps, targets, srqs, ways, pd, device, params, region, cq, channel, peer })
+        let (device, params, slot, ways, peer) =
+            (device.clone(), params.clone(), params.slot(), Vec::new(), None);
+        Ok(Self { qps, targets, srqs, ways, pd, device, params, slot, region, cq, channel, peer })
     }
 
     pub(super) fn describe(&self) -> PeerEnd {
@@ -220,12 +223,12 @@ impl Endpoint {
 
     /// The offset in the region from which queue pair `qp` sends.
     pub(super) fn source(&self, qp: usize) -> usize {
-        2 * qp * self.params.slot() + HEADROOM
+        2 * qp * self.slot + HEADROOM
     }
 
     /// The offset in the region at which queue pair `qp` receives.
     pub(super) fn target(&self, qp: usize) -> usize {
-        self.source(qp) + self.params.slot()
+        self.source(qp) + self.slot
     }
 
     pub(super) fn region(&self) -> &MemoryRegion {

@@ -75,7 +75,7 @@ use qp::counters::QpCounters;
 use qp::queue_pair::PostError;
 use qp::wire::IdentSolver;
 use qp::wire::mad::hello::Features;
-use qp::{Mtu, Psn, Qpn, QueuePair};
+use qp::{Mtu, Psn, QpState, Qpn, QueuePair};
 use rate::{Flow, Notifier, Rates};
 use schedule::{Alarm, Gate, Place, Places, Timers, Turn, Wire};
 use srq::SrqTable;
@@ -339,8 +339,17 @@ impl Engine {
         if result.is_err() {
             works.for_each(|(_, work)| self.give_up(index, &work));
         }
-        self.settle(index);
+        if result.is_err() || !self.is_in_line(index) {
+            self.settle(index);
+        }
         result
+    }
+
+    /// Whether a queue pair comes up in order anyway: then one more request changes nothing that would have to be settled.
+    fn is_in_line(&self, index: usize) -> bool {
+        let Some(entry) = self.qps[index].as_ref() else { return false };
+        self.places.of(Turn::Own(index)) == Place::Ready
+            && [entry.qp.state(), entry.shared.state()] == [QpState::Rts; 2]
     }
 
     /// Releases the place of a work request that is not posted.
