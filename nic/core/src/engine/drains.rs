@@ -244,4 +244,45 @@ mod tests {
         assert_eq!(questions, 1);
         Ok(())
     }
+
+    #[test]
+    fn a_datagram_does_not_overtake_those_that_wait_at_the_receiver() -> Result<()> {
+        const LEN: usize = 2 << 20;
+        let net = Net::new();
+        let mut setup = DeviceSetup::default();
+        setup.partner.is_foreign = true;
+        let (a, b) = (net.device(), net.device_with(&setup)?);
+        let (pd, other_pd, other_cq) = (a.alloc_pd()?, b.alloc_pd()?, b.create_cq(8)?);
+        let source = pd.register(LEN, Access::LOCAL_WRITE)?;
+        let target = other_pd.register(LEN, Access::LOCAL_WRITE | Access::REMOTE_WRITE)?;
+        let connected = || {
+            let cq = a.create_cq(8)?;
+            let (left, right) = (
+                pd.create_qp(&QpInit::uc(&cq, &cq))?,
+                other_pd.create_qp(&QpInit::uc(&other_cq, &other_cq))?,
+            );
+            left.connect(&right.address(), &ConnectOptions::default())?;
+            right.connect(&left.address(), &ConnectOptions::default())?;
+            Result::Ok((left, right, cq))
+        };
+        let (long, _its_peer, long_cq) = connected()?;
+        long.write(1, source.all(), target.remote(0))?;
+        // Its next train needs more room than one short packet, which there is most of the time.
+        net.run_for(Duration::from_millis(3));
+        let mut late = Vec::new();
+        for _ in 0..8 {
+            let (qp, peer, cq) = connected()?;
+            qp.write(2, source.slice(0..64)?, target.remote(0))?;
+            net.run_for(Duration::from_nanos(1));
+            assert!(cq.poll_one().is_none(), "it left at once");
+            net.run_for(Duration::from_micros(370));
+            late.push((qp, peer, cq));
+        }
+        for (_, _, cq) in &late {
+            assert_eq!(cq.wait(Duration::from_millis(20))?.status, WcStatus::Success);
+        }
+        assert!(long_cq.poll_one().is_none(), "nor does it wait for the end of those before it");
+        assert_eq!(long_cq.wait(Duration::from_secs(1))?.status, WcStatus::Success);
+        Ok(())
+    }
 }
