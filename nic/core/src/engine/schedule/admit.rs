@@ -111,6 +111,7 @@ impl Engine {
             (grant.requests, grant.held) = (0, None);
         }
         if let Some(at) = paced {
+            // An acknowledgement leaves. A READ response with data is longer, so it would begin another train anyway.
             (grant.requests, grant.responses, grant.held) = (0, 0, Some(Place::Paced(at)));
         }
         match grant.held {
