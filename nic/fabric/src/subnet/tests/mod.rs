@@ -6,6 +6,7 @@ mod counters;
 mod links;
 mod protocol;
 mod random;
+mod ways;
 
 use super::{CONTROL_LEN, Clients, Control, REQUEST_LEN, Subnet};
 use crate::topology::Topology;
