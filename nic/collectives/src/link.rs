@@ -280,6 +280,21 @@ impl Link {
 mod tests {
     use super::*;
 
+    /// The bytes of a work request belong to the device until it has completed (IBTA volume 1, section 10.8.2), even if the
+    /// peer has said meanwhile that it has consumed the message: the acknowledgement may be lost.
+    #[test]
+    fn a_slot_is_free_when_both_ends_are_done_with_it() -> Result<(), Error> {
+        let pd = rnic_core::sim::Net::new().device().alloc_pd()?;
+        let (cq, settings) = (pd.device().create_cq(64)?, Settings::default());
+        let mut link = Link::new(&pd, &cq, 0, Peer { rank: 1, longest: 8 }, &settings)?;
+        link.sent = u64::from(settings.slots);
+        for (credited, acknowledged, is_free) in [(0, 0, false), (1, 0, false), (0, 1, false), (1, 1, true)] {
+            (link.credited, link.acknowledged) = (credited, acknowledged);
+            assert_eq!(link.may_send(), is_free, "{credited} consumed, {acknowledged} acknowledged");
+        }
+        Ok(())
+    }
+
     #[test]
     fn counts_of_sixteen_bits_go_round() {
         assert_eq!(ahead(3, 1), 2);

@@ -154,7 +154,7 @@ impl Group {
     }
 }
 
-/// A slot that is written before its message was acknowledged would send other bytes again than the first time.
+/// Whatever is sent again, each message is added once.
 #[test]
 fn results_are_right_however_much_is_lost() -> Outcome {
     for what in ALL {

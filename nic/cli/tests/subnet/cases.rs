@@ -165,7 +165,7 @@ fn opensm_routes_around_a_cut_cable_and_answers_queries() {
     };
     let mut fabric = Fabric::serve("cut", LEAF_SPINE, library);
     // Sweeps only when a trap tells that something has changed.
-    let _opensm = fabric.manage(&["-s", "0"]);
+    let _opensm = fabric.manage("host0", &["-s", "0"]);
     fabric.until("All links are active");
     let graph = discover(&fabric, "host1");
     have_lids(&graph);
@@ -179,30 +179,64 @@ fn opensm_routes_around_a_cut_cable_and_answers_queries() {
     assert!(nodes.contains("host2 rnic0"), "{nodes}");
     let errors = fabric.program("host1", "ibqueryerrors", &[]);
     assert!(errors.contains("8 nodes checked, 0 bad nodes found"), "{errors}");
-    let uses = |tables: &Tables, leaf: &str, spine: &str| {
-        let hosts = graph.hosts();
-        let pairs = hosts
-            .iter()
-            .flat_map(|from| hosts.iter().map(move |to| (from, to)))
-            .filter(|(from, to)| from != to);
-        pairs.filter_map(|(from, to)| graph.walk(tables, from, to)).flatten().any(|end| {
-            let far = &graph.cables[&end].0;
-            end.0 == leaf && far == spine || end.0 == spine && far == leaf
-        })
-    };
-    assert!(uses(&tables(&fabric), "leaf0", "spine1"), "so that it matters whether the cable is there");
+    cut_and_wait(&mut fabric, &graph);
+}
+
+/// Whether walks between hosts use the cable between a leaf and a spine.
+fn uses(graph: &Graph, tables: &Tables, leaf: &str, spine: &str) -> bool {
+    let hosts = graph.hosts();
+    let pairs =
+        hosts.iter().flat_map(|from| hosts.iter().map(move |to| (from, to))).filter(|(from, to)| from != to);
+    pairs.filter_map(|(from, to)| graph.walk(tables, from, to)).flatten().any(|end| {
+        let far = &graph.cables[&end].0;
+        end.0 == leaf && far == spine || end.0 == spine && far == leaf
+    })
+}
+
+/// Cuts a cable that is used, and waits until the subnet manager has written tables that do without it.
+fn cut_and_wait(fabric: &mut Fabric, graph: &Graph) {
+    assert!(uses(graph, &tables(fabric), "leaf0", "spine1"), "so that it matters whether the cable is there");
     fabric.tell("cut leaf0>spine1", "cut leaf0-spine1");
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let arrive = Tables::read(&fabric.folder().join("tables.toml"));
-        let arrive =
-            arrive.filter(|tables| all_arrive(&graph, tables, 4).is_ok() && !uses(tables, "leaf0", "spine1"));
+        let arrive = arrive
+            .filter(|tables| all_arrive(graph, tables, 4).is_ok() && !uses(graph, tables, "leaf0", "spine1"));
         if arrive.is_some() {
             break;
         }
         assert!(Instant::now() < end, "OpenSM does not route around the cable");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// How OpenSM looks after the master while it stands by: often, so that a test need not wait for minutes.
+const STANDBY: &str = "sminfo_polling_timeout 500\npolling_retry_number 2\ntransaction_timeout 200\n";
+
+#[test]
+fn of_two_subnet_managers_one_is_master_and_the_other_takes_over() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo"]) else { return };
+    let mut fabric = Fabric::serve("two-managers", LEAF_SPINE, library);
+    let options = fabric.folder().join("opensm.conf");
+    std::fs::write(&options, STANDBY).unwrap();
+    let options = options.to_str().unwrap().to_owned();
+    let _low = fabric.manage("host0", &["-F", &options, "-s", "0", "-p", "3"]);
+    fabric.until("All links are active");
+    fabric.until_printed("host1", "sminfo", &[], "priority 3 state 3 SMINFO_MASTER");
+    // One of a higher priority comes: the master hears of it, and hands the subnet over.
+    let high = fabric.manage("host3", &["-F", &options, "-s", "0", "-p", "9"]);
+    fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
+    let graph = discover(&fabric, "host1");
+    have_lids(&graph);
+    let first = graph.lids["host0"].to_string();
+    fabric.until_printed("host1", "sminfo", &[&first], "priority 3 state 2 SMINFO_STANDBY");
+    // The master dies: the one that stands by finds out, and heals the subnet from then on.
+    drop(high);
+    fabric.until_printed("host1", "sminfo", &[], "priority 3 state 3 SMINFO_MASTER");
+    cut_and_wait(&mut fabric, &graph);
+    // A second one at the same node is refused, and people hear of it.
+    let _second = fabric.manage("host0", &["-s", "0"]);
+    fabric.until("refused: a second subnet manager at one node");
 }
 
 /// What a run of the ring with saved tables says: the number of ports that are stuck, and its packets' hops.
