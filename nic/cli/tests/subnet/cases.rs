@@ -291,3 +291,18 @@ fn tables_with_a_credit_loop_deadlock_and_others_do_not() {
         assert_eq!(topo.contains("lossless traffic can deadlock"), has_circle, "{topo}");
     }
 }
+
+#[test]
+fn a_subnet_with_a_key_is_closed_to_those_who_do_not_know_it() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover"]) else { return };
+    let fabric = Fabric::serve("key", LEAF_SPINE, library);
+    let options = fabric.folder().join("opensm.conf");
+    std::fs::write(&options, "m_key 0x77\nm_key_protection_level 2\n").unwrap();
+    let log = fabric.configure(&["-F", options.to_str().unwrap()]);
+    assert!(log.contains("SUBNET UP"), "{log}");
+    fabric.until("All links are active");
+    let seen = Graph::read(&fabric.program("host1", "ibnetdiscover", &["-y", "0x77"]));
+    assert_eq!((seen.cables.len(), seen.switches.len()), (16, 4));
+    let blind = fabric.try_program("host1", "ibnetdiscover", &[]).unwrap_or_else(|printed| printed);
+    assert!(!blind.contains("spine0"), "{blind}");
+}

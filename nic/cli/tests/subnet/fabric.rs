@@ -148,7 +148,7 @@ impl Fabric {
     }
 
     /// What a program has printed; as an error, if it fails or does not end.
-    fn try_program(&self, host: &str, program: &str, args: &[&str]) -> Result<String, String> {
+    pub(crate) fn try_program(&self, host: &str, program: &str, args: &[&str]) -> Result<String, String> {
         // A file: a pipe could fill up while nobody reads.
         let path = self.folder.join(format!("{host}-{program}.txt"));
         let file = File::create(&path).unwrap();

@@ -356,6 +356,8 @@ impl Clients {
                 super::smp::attribute::SM_INFO | super::smp::attribute::NOTICE => {
                     return self.pass(self.program(at, 0), slot, request);
                 }
+                // One that does not hear does not answer either.
+                _ if !self.subnet.hears(at, mad) => return self.lose(slot, request),
                 _ => self.subnet.serve_smp(at, mad),
             },
             class::PERFORMANCE => self.subnet.serve_performance(at, mad),

@@ -3,6 +3,7 @@
 
 mod attributes;
 mod counters;
+mod keys;
 mod links;
 mod protocol;
 mod random;
