@@ -52,3 +52,12 @@ fn lanes_and_turns_are_saved_for_the_ports_that_they_were_written_for() {
     assert_eq!(other, [("2>3", "1,2,1,2,1,2,1,2,1,2,1,2,1,2,1,2")]);
     assert_eq!((leaf.port["1"].vlarb_high.as_str(), leaf.port["2"].vlarb_low.as_str()), ("5:77", "6:88"));
 }
+
+/// Only switches pass on what is routed by the path in it (section 14.2.2): what leads through a host has no effect behind it,
+/// even though its answer would be lost anyway.
+#[test]
+fn nothing_is_written_through_a_host() {
+    let mut program = program();
+    assert_eq!(program.set(&[1, 2, 1], 0x19, 0, &[3; 64]).lost, 110);
+    assert_eq!(program.get(LEAF, 0x19, 0), [0xFF; 64]);
+}
