@@ -125,15 +125,11 @@ impl Group {
         for (rank, ours) in &self.ranks {
             let at = |index: usize| ours.data().load_u64(8 * index);
             match plan.collective {
-                Collective::AllReduce => {
-                    (0..plan.count).try_for_each(|index| {
-                        Ok::<_, rnic_core::Error>(assert_eq!(at(index)?, sum(index)))
-                    })?;
-                }
-                Collective::ReduceScatter => {
-                    part(*rank).try_for_each(|index| {
-                        Ok::<_, rnic_core::Error>(assert_eq!(at(index)?, sum(index)))
-                    })?;
+                Collective::AllReduce | Collective::ReduceScatter => {
+                    let is_all = plan.collective == Collective::AllReduce;
+                    for index in if is_all { 0..plan.count } else { part(*rank) } {
+                        assert_eq!(at(index)?, sum(index));
+                    }
                 }
                 Collective::AllGather => {
                     for (from, index) in
