@@ -71,7 +71,8 @@ impl Subnet {
             _ => return Err(Refusal::Attribute),
         };
         let mut known = known?;
-        if number == attribute::PORT_INFO && !self.shows_key(at, mad) {
+        // Who was allowed to write a key may see it.
+        if number == attribute::PORT_INFO && verb == Verb::Get && !self.shows_key(at, mad) {
             info::M_KEY.set(&mut known, 0);
         }
         mad.data_mut()[..SMP_DATA_LEN].copy_from_slice(&known);

@@ -21,7 +21,13 @@ fn protected(level: u8) -> super::Program {
     let key = KEY.to_be_bytes();
     let mut changes: Vec<(usize, u8)> = (0..).zip(key).collect();
     changes.push((34, level << 6));
-    assert_eq!(program.change(LEAF, PORT_INFO, 0, &changes), 0, "without a key everybody may write");
+    let mut info = program.get(LEAF, PORT_INFO, 0);
+    (info[32], info[33]) = (info[32] & 0xF0, info[33] & 0x0F);
+    changes.iter().for_each(|(at, value)| info[*at] = *value);
+    let answer = program.set(LEAF, PORT_INFO, 0, &info);
+    assert_eq!((answer.lost, answer.status()), (0, 0), "without a key everybody may write");
+    // OpenSM takes the key that it names from now on from this answer.
+    assert_eq!(answer.data()[..8], key, "the one who wrote it sees it");
     program
 }
 
