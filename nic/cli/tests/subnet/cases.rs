@@ -220,11 +220,12 @@ fn of_two_subnet_managers_one_is_master_and_the_other_takes_over() {
     let options = fabric.folder().join("opensm.conf");
     std::fs::write(&options, STANDBY).unwrap();
     let options = options.to_str().unwrap().to_owned();
-    let _low = fabric.manage("host0", &["-F", &options, "-s", "0", "-p", "3"]);
+    // They sweep every second: a master that hears of the other at the wrong moment hands over at its next sweep.
+    let _low = fabric.manage("host0", &["-F", &options, "-s", "1", "-p", "3"]);
     fabric.until("All links are active");
     fabric.until_printed("host1", "sminfo", &[], "priority 3 state 3 SMINFO_MASTER");
     // One of a higher priority comes: the master hears of it, and hands the subnet over.
-    let high = fabric.manage("host3", &["-F", &options, "-s", "0", "-p", "9"]);
+    let high = fabric.manage("host3", &["-F", &options, "-s", "1", "-p", "9"]);
     fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
     let graph = discover(&fabric, "host1");
     have_lids(&graph);
