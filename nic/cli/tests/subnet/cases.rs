@@ -220,17 +220,16 @@ fn of_two_subnet_managers_one_is_master_and_the_other_takes_over() {
     let options = fabric.folder().join("opensm.conf");
     std::fs::write(&options, STANDBY).unwrap();
     let options = options.to_str().unwrap().to_owned();
-    // They sweep every second: a master that hears of the other at the wrong moment hands over at its next sweep.
-    let _low = fabric.manage("host0", &["-F", &options, "-s", "1", "-p", "3"]);
-    fabric.until("All links are active");
-    fabric.until_printed("host1", "sminfo", &[], "priority 3 state 3 SMINFO_MASTER");
-    // One of a higher priority comes: the master hears of it, and hands the subnet over.
     let high = fabric.manage("host3", &["-F", &options, "-s", "1", "-p", "9"]);
+    fabric.until("All links are active");
     fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
     let graph = discover(&fabric, "host1");
     have_lids(&graph);
-    let first = graph.lids["host0"].to_string();
-    fabric.until_printed("host1", "sminfo", &[&first], "priority 3 state 2 SMINFO_STANDBY");
+    // One of a lower priority finds the master, and stands by.
+    let _low = fabric.manage("host0", &["-F", &options, "-s", "1", "-p", "3"]);
+    let second = graph.lids["host0"].to_string();
+    fabric.until_printed("host1", "sminfo", &[&second], "priority 3 state 2 SMINFO_STANDBY");
+    fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
     // The master dies: the one that stands by finds out, and heals the subnet from then on.
     drop(high);
     fabric.until_printed("host1", "sminfo", &[], "priority 3 state 3 SMINFO_MASTER");
