@@ -189,6 +189,17 @@ mod tests {
         assert_eq!((flow.ccti(), flow.poll_timeout()), (3, None));
     }
 
+    /// The timer has expired, and only the BECN finds out: the index first falls to where it has been for so long.
+    #[test]
+    fn a_becn_comes_after_the_timers_that_have_expired() {
+        let (mut flow, start) = (flow(Config { ccti_timer: 100, ..Config::default() }), Instant::EPOCH);
+        flow.on_becn(start);
+        flow.on_becn(start);
+        let late = start + Duration::from_millis(1);
+        flow.on_becn(late);
+        assert_eq!((flow.ccti(), flow.poll_timeout()), (1, Some(late + Duration::from_nanos(102_400))));
+    }
+
     #[test]
     fn the_step_stretches_the_table() {
         let mut flow = flow(Config { cct_step: 0.25, ..Config::default() });

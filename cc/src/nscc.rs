@@ -354,10 +354,25 @@ mod tests {
         assert_eq!(flow.window(), 3 * 4178);
         flow.on_ack(start + us(26), &ack(1, true, 300));
         assert_eq!(flow.window(), 3 * 4178, "what was on its way says nothing");
+        // 225,000 bytes were on their way, and these are some of them.
+        (0..40).for_each(|n| flow.on_ack(start + us(27 + n / 2), &ack(1, false, 12)));
+        assert_eq!(flow.window(), 3 * 4178, "as many as the old window had");
         let mut lost = Nscc::new(Arc::new(Config::default()), LINE);
         lost.on_loss(start);
         lost.on_loss(start + us(30));
         assert_eq!(lost.window(), 4178, "nothing arrived: one packet");
+    }
+
+    /// A long delay without a mark is a queue that has just begun: the average takes a quarter of the round-trip time instead.
+    #[test]
+    fn a_new_queue_counts_little_in_the_average() {
+        for (marked, sample) in [(true, 36e-6), (false, 3e-6)] {
+            let mut flow = flow(100_000.0);
+            let before = flow.average_delay();
+            flow.on_ack(Instant::EPOCH + us(1), &ack(1, marked, 48));
+            let wanted = before + 0.0125 * (sample - before);
+            assert!((flow.average_delay() - wanted).abs() < 1e-12, "{marked}: {}", flow.average_delay());
+        }
     }
 
     #[test]

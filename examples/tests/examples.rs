@@ -8,7 +8,13 @@ fn run(program: &str) -> String {
 }
 
 fn run_with(program: &str, arguments: &[&str]) -> String {
-    let output = Command::new(program).args(arguments).output().expect("it starts");
+    run_in(program, arguments, &[])
+}
+
+/// With more in the environment.
+fn run_in(program: &str, arguments: &[&str], more: &[(&str, &str)]) -> String {
+    let output =
+        Command::new(program).args(arguments).envs(more.iter().copied()).output().expect("it starts");
     let (said, complained) =
         (String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
     assert!(output.status.success(), "{}: {said}{complained}", output.status);
@@ -88,4 +94,41 @@ fn all_reduce() {
     let said = run_with(program, &four);
     assert!(said.contains("4 ranks add up vectors of 100000 bytes"), "{said}");
     assert!(said.ends_with("ok: all 4 ranks have the sum, by 1 algorithms\n"), "{said}");
+}
+
+/// Every rank loses packets that it sends. A sum is right however often its parts were sent.
+#[test]
+fn all_reduce_with_lost_packets() {
+    for loss in ["0.01", "0.05"] {
+        for selective in ["off", "on"] {
+            let faults = format!("tx p={loss} drop");
+            let arguments = ["--bytes", "2MB", "--fault", &faults, "--selective-repeat", selective];
+            let said = run_with(env!("CARGO_BIN_EXE_all_reduce"), &arguments);
+            assert!(
+                said.ends_with("ok: all 3 ranks have the sum, by 4 algorithms\n"),
+                "{arguments:?}: {said}"
+            );
+            let column = |line: &str| line.split_whitespace().nth(5)?.parse::<u64>().ok();
+            let again: u64 = said.lines().filter_map(column).sum();
+            assert!(again > 0, "nothing was lost: {said}");
+        }
+    }
+}
+
+/// Neighbours of the dead rank hear nothing of it, and the others nothing from these: no rank may wait for ever.
+#[test]
+fn all_reduce_with_a_rank_that_dies() {
+    for (algorithm, dead) in [("ring", "2"), ("tree", "0"), ("halving-doubling", "4")] {
+        let said = run_in(
+            env!("CARGO_BIN_EXE_all_reduce"),
+            &["--ranks", "5", "--algorithm", algorithm, "--kill", dead],
+            &[],
+        );
+        let end = format!("ok: rank {dead} died, and all 4 others have ended with an error\n");
+        assert!(said.ends_with(&end), "{algorithm}: {said}");
+        assert!(
+            said.contains(&format!("rank {dead}: ")) && said.contains(&format!("rank {dead} is gone")),
+            "{said}"
+        );
+    }
 }

@@ -119,6 +119,11 @@ fn programs_say_anything_to_the_daemon() {
     run(find("daemon"));
 }
 
+#[test]
+fn programs_say_anything_to_a_subnet() {
+    run(find("subnet"));
+}
+
 /// Every target has a fuzzer program and a test above; and its inputs stay small.
 #[test]
 fn every_target_is_fuzzed_and_tested() {

@@ -3,6 +3,8 @@
 //! ```text
 //! cargo run --release -p rnic-examples --bin all_reduce                   three ranks, by all algorithms
 //! ... -- --ranks 4 --bytes 1MB --algorithm ring                            four ranks, by one
+//! ... -- --kill 1                                                          a rank that dies: the others say so, and end
+//! ... -- --fault "tx p=0.01 drop" --selective-repeat on                    lost packets, which are repeated alone
 //! ```
 //!
 //! The program starts a process for each rank. A rank says how its neighbours reach it, in a line of JSON; the program passes
@@ -29,20 +31,37 @@ struct Task {
     ranks: usize,
     bytes: u64,
     algorithms: Vec<Algorithm>,
+    /// The rank that dies before it begins.
+    kill: Option<usize>,
+    /// A fault rule of every rank.
+    faults: Vec<String>,
+    selective_repeat: bool,
 }
 
-/// What a rank says of one operation.
+/// What a rank says of one operation, or why it cannot end.
+type Said = Result<Done, String>;
+
+/// An operation that is done.
 #[derive(Serialize, Deserialize)]
 struct Done {
     micros: f64,
     bytes: u64,
     messages: u64,
+    /// Packets that were sent again.
+    again: u64,
     verified: bool,
 }
 
 fn main() -> Outcome<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let mut task = Task { ranks: 3, bytes: 1 << 20, algorithms: ALL.to_vec() };
+    let mut task = Task {
+        ranks: 3,
+        bytes: 1 << 20,
+        algorithms: ALL.to_vec(),
+        kill: None,
+        faults: Vec::new(),
+        selective_repeat: false,
+    };
     let mut rank = None;
     let mut words = arguments.iter();
     while let Some(word) = words.next() {
@@ -51,13 +70,26 @@ fn main() -> Outcome<()> {
             "--ranks" => task.ranks = value.parse()?,
             "--bytes" => task.bytes = rnic::cc::quantity::parse_size(value)?,
             "--algorithm" => task.algorithms = vec![value.parse()?],
+            "--kill" => task.kill = Some(value.parse()?),
+            "--fault" => task.faults.push(value.clone()),
+            "--selective-repeat" => task.selective_repeat = value == "on",
             // A process of ours.
             "--rank" => rank = Some(value.parse()?),
-            _ => return Err(format!("{word} is not known: --ranks N, --bytes SIZE, --algorithm NAME").into()),
+            _ => {
+                return Err(format!(
+                    "{word} is not known: --ranks N, --bytes SIZE, --algorithm NAME, --kill RANK, --fault RULE, --selective-repeat on"
+                )
+                .into());
+            }
         }
     }
     if !(2..=32).contains(&task.ranks) {
         return Err(format!("{} ranks: write 2 to 32", task.ranks).into());
+    }
+    if let Some(rank) = task.kill.filter(|rank| *rank >= task.ranks) {
+        return Err(
+            format!("there is no rank {rank} of {} to kill: they are counted from 0", task.ranks).into()
+        );
     }
     match rank {
         Some(rank) => work(rank, &task),
@@ -80,7 +112,12 @@ fn line<T: for<'a> Deserialize<'a>>() -> Outcome<T> {
 
 /// What a rank does.
 fn work(rank: usize, task: &Task) -> Outcome<()> {
-    let device = rnic::open()?;
+    let config = rnic::DeviceConfig {
+        faults: task.faults.clone(),
+        selective_repeat: task.selective_repeat,
+        ..rnic::DeviceConfig::default()
+    };
+    let device = config.open()?;
     let mut neighbours = Vec::new();
     for algorithm in &task.algorithms {
         neighbours.extend(peers(&plan(task, *algorithm)?, rank, task.ranks)?);
@@ -103,27 +140,41 @@ fn work(rank: usize, task: &Task) -> Outcome<()> {
         ours.data().write_at(0, &numbers.collect::<Vec<u8>>())?;
         println!("\"ready\"");
         let _: String = line()?;
-        let (began, before) = (Instant::now(), ours.counts());
-        ours.start(&plan)?;
-        while !ours.poll()? {
-            if began.elapsed() > PATIENCE {
-                return Err("the other ranks do not come".into());
-            }
-            std::thread::yield_now();
+        let before = device.counters().qp.retransmitted_pkts;
+        let said = operate(&mut ours, &plan, task.ranks).map(|mut done| {
+            done.again = device.counters().qp.retransmitted_pkts - before;
+            done
+        });
+        let said: Said = said.map_err(|why| why.to_string());
+        println!("{}", serde_json::to_string(&said)?);
+        if said.is_err() {
+            break;
         }
-        let micros = began.elapsed().as_secs_f64() * 1e6;
-        let (ranks, data) = (task.ranks as u64, ours.data().to_vec()?);
-        let is_sum = |(index, number): (usize, &[u8; 8])| {
-            u64::from_le_bytes(*number) == ranks * index as u64 + ranks * (ranks - 1) / 2
-        };
-        let verified = data.as_chunks::<8>().0.iter().take(plan.count).enumerate().all(is_sum);
-        let counts = ours.counts();
-        let (bytes, messages) = (counts.bytes - before.bytes, counts.messages - before.messages);
-        println!("{}", serde_json::to_string(&Done { micros, bytes, messages, verified })?);
     }
     // Others may wait for acknowledgements of ours.
     let _: String = line()?;
     Ok(())
+}
+
+/// Runs an operation, and checks its result.
+fn operate(ours: &mut Communicator, plan: &Plan, ranks: usize) -> Outcome<Done> {
+    let (began, before) = (Instant::now(), ours.counts());
+    ours.start(plan, began.elapsed())?;
+    while !ours.poll(began.elapsed())? {
+        if began.elapsed() > PATIENCE {
+            return Err("the other ranks do not come".into());
+        }
+        std::thread::yield_now();
+    }
+    let micros = began.elapsed().as_secs_f64() * 1e6;
+    let (ranks, data) = (ranks as u64, ours.data().to_vec()?);
+    let is_sum = |(index, number): (usize, &[u8; 8])| {
+        u64::from_le_bytes(*number) == ranks * index as u64 + ranks * (ranks - 1) / 2
+    };
+    let verified = data.as_chunks::<8>().0.iter().take(plan.count).enumerate().all(is_sum);
+    let counts = ours.counts();
+    let (bytes, messages) = (counts.bytes - before.bytes, counts.messages - before.messages);
+    Ok(Done { micros, bytes, messages, again: 0, verified })
 }
 
 /// The process of a rank. It ends with us.
@@ -175,15 +226,21 @@ fn launch(task: &Task, arguments: &[String]) -> Outcome<()> {
     }
     ranks.iter_mut().zip(&offers).try_for_each(|(rank, offers)| rank.tell(offers))?;
     println!("{} ranks add up vectors of {} bytes", task.ranks, task.bytes / 8 * 8);
-    println!("{:<20}{:>10}{:>16}{:>12}{:>10}", "algorithm", "us", "bytes a rank", "messages", "Gb/s");
+    println!(
+        "{:<20}{:>10}{:>16}{:>12}{:>10}{:>12}",
+        "algorithm", "us", "bytes a rank", "messages", "Gb/s", "sent again"
+    );
     for algorithm in &task.algorithms {
         for rank in &mut ranks {
             let _: String = rank.hear()?;
         }
+        if let Some(dead) = task.kill {
+            return bury(ranks, dead);
+        }
         ranks.iter_mut().try_for_each(|rank| rank.tell(&"begin"))?;
         let mut done = Vec::new();
         for rank in &mut ranks {
-            done.push(rank.hear::<Done>()?);
+            done.push(rank.hear::<Said>()??);
         }
         if !done.iter().all(|done| done.verified) {
             return Err(format!("{algorithm}: a rank has another sum").into());
@@ -192,9 +249,26 @@ fn launch(task: &Task, arguments: &[String]) -> Outcome<()> {
         let bytes = done.iter().map(|done| done.bytes).sum::<u64>() / mean;
         let messages = done.iter().map(|done| done.messages).sum::<u64>() / mean;
         let bus = Collective::AllReduce.bus_share(task.ranks) * 8e-3 * task.bytes as f64 / most;
-        println!("{:<20}{most:>10.0}{bytes:>16}{messages:>12}{bus:>10.2}", algorithm.name());
+        let again: u64 = done.iter().map(|done| done.again).sum();
+        println!("{:<20}{most:>10.0}{bytes:>16}{messages:>12}{bus:>10.2}{again:>12}", algorithm.name());
     }
     ranks.iter_mut().try_for_each(|rank| rank.tell(&"end"))?;
     println!("ok: all {} ranks have the sum, by {} algorithms", task.ranks, task.algorithms.len());
+    Ok(())
+}
+
+/// Kills a rank and has the others begin. Each of them has to end with an error.
+fn bury(mut ranks: Vec<Rank>, dead: usize) -> Outcome<()> {
+    drop(ranks.remove(dead));
+    let mut left: Vec<_> = (0..=ranks.len()).filter(|rank| *rank != dead).zip(ranks).collect();
+    left.iter_mut().try_for_each(|(_, rank)| rank.tell(&"begin"))?;
+    for (number, rank) in &mut left {
+        match rank.hear::<Said>()? {
+            Ok(_) => return Err(format!("rank {number} is done without rank {dead}").into()),
+            Err(why) => println!("rank {number}: {why}"),
+        }
+    }
+    left.iter_mut().try_for_each(|(_, rank)| rank.tell(&"end"))?;
+    println!("ok: rank {dead} died, and all {} others have ended with an error", left.len());
     Ok(())
 }

@@ -9,6 +9,7 @@ use rnic_core::{
     WcStatus, WorkCompletion,
 };
 use std::collections::BTreeMap;
+use std::time::Duration;
 
 /// The most slots of a neighbour: counts of 16 bits tell that many apart.
 const MOST_SLOTS: u16 = 1 << 10;
@@ -27,12 +28,15 @@ pub struct Settings {
     pub piece: usize,
     /// The pieces that a neighbour may send before we have consumed the first of them, from 2 on.
     pub slots: u16,
+    /// When a neighbour for which we wait has been silent for so long, it is asked whether it is still there.
+    pub silence: Duration,
 }
 
 impl Default for Settings {
-    /// Pieces of 64 KiB, some 5 us at 100 Gb/s, and four of them: more than is on its way in a round trip.
+    /// Pieces of 64 KiB, some 5 us at 100 Gb/s, and four of them: more than is on its way in a round trip. A silence of
+    /// 100 ms: a busy host lets a process wait about as long.
     fn default() -> Self {
-        Self { piece: 1 << 16, slots: 4 }
+        Self { piece: 1 << 16, slots: 4, silence: Duration::from_millis(100) }
     }
 }
 
@@ -129,6 +133,14 @@ pub enum CollectiveError {
         /// Its status.
         status: WcStatus,
     },
+    /// Some rank cannot go on, so no rank can. The communicator is of no use any more.
+    #[error("rank {rank} is gone or has given up, says rank {peer}")]
+    Lost {
+        /// The rank.
+        rank: usize,
+        /// Who says so: a neighbour, or this rank itself.
+        peer: usize,
+    },
 }
 
 /// One rank of a group that computes together.
@@ -146,6 +158,8 @@ pub struct Communicator {
     /// Copies within our data that wait.
     copies: Vec<u64>,
     counts: Counts,
+    /// Which rank is gone, and who said so.
+    lost: Option<(usize, usize)>,
     /// Room for a message, and for what it is added to.
     scratch: [Vec<u8>; 2],
 }
@@ -183,7 +197,7 @@ impl Communicator {
         let range = |what, value, ok, advice| {
             if ok { Ok(()) } else { Err(CollectiveError::Range { what, value, advice }) }
         };
-        let Settings { piece, slots } = *settings;
+        let Settings { piece, slots, .. } = *settings;
         range("piece", piece, (8..=1 << 30).contains(&piece), "write 8 to 1 GiB")?;
         range("slots", slots.into(), (2..=MOST_SLOTS).contains(&slots), "write 2 to 1024")?;
         let mut longest = BTreeMap::new();
@@ -212,6 +226,7 @@ impl Communicator {
             window: Window::default(),
             copies: Vec::new(),
             counts: Counts::default(),
+            lost: None,
             scratch: [Vec::new(), Vec::new()],
         })
     }
@@ -256,12 +271,13 @@ impl Communicator {
         self.counts
     }
 
-    /// Begins an operation. All ranks begin the same operations in the same order; when each does so does not matter.
+    /// Begins an operation at a time. All ranks begin the same operations in the same order; when each does so does not matter.
     ///
     /// # Errors
     /// Another one goes on, the data are shorter than its vector, a neighbour is not connected or has slots that are too
-    /// small, or a verb fails.
-    pub fn start(&mut self, plan: &Plan) -> Result<(), CollectiveError> {
+    /// small, a rank is gone, or a verb fails.
+    pub fn start(&mut self, plan: &Plan, now: Duration) -> Result<(), CollectiveError> {
+        self.check()?;
         if self.schedule.is_some() {
             return Err(CollectiveError::Busy);
         }
@@ -281,14 +297,52 @@ impl Communicator {
         }
         self.schedule = Some(Schedule::new(plan, self.rank, self.ranks, self.settings.piece)?);
         self.element = plan.element;
+        self.links.iter_mut().for_each(|link| link.heard = now);
         self.advance()
     }
 
     /// Takes completions, and posts what follows from them. Returns whether no operation goes on.
     ///
     /// # Errors
-    /// A message failed, or was not expected, or a verb fails.
-    pub fn poll(&mut self) -> Result<bool, CollectiveError> {
+    /// A message failed, or was not expected, a rank is gone, or a verb fails. The neighbours hear of it, and fail too: no
+    /// operation can end any more, and every further call fails.
+    pub fn poll(&mut self, now: Duration) -> Result<bool, CollectiveError> {
+        self.check()?;
+        let result = self.go_on(now);
+        if let Err(why) = &result {
+            self.give_up(why);
+        }
+        result
+    }
+
+    /// When to poll at the latest, whatever happens: a neighbour is to be asked whether it is still there.
+    #[must_use]
+    pub fn deadline(&self) -> Option<Duration> {
+        self.links.iter().filter_map(|link| link.asks_at(self.settings.silence)).min()
+    }
+
+    /// Fails if a rank is gone.
+    const fn check(&self) -> Result<(), CollectiveError> {
+        match self.lost {
+            Some((rank, peer)) => Err(CollectiveError::Lost { rank, peer }),
+            None => Ok(()),
+        }
+    }
+
+    /// Tells the neighbours which rank is gone. They would wait for it, or for us, without end.
+    fn give_up(&mut self, why: &CollectiveError) {
+        let (rank, peer) = match *why {
+            CollectiveError::Lost { rank, peer } => (rank, peer),
+            CollectiveError::Failed { peer, .. } => (peer, self.rank),
+            _ => (self.rank, self.rank),
+        };
+        self.lost = Some((rank, peer));
+        for link in self.links.iter().filter(|link| link.peer != rank && link.peer != peer) {
+            link.tell(rank);
+        }
+    }
+
+    fn go_on(&mut self, now: Duration) -> Result<bool, CollectiveError> {
         let mut completions = [const { None }; POLL];
         loop {
             let mut count = 0;
@@ -299,17 +353,21 @@ impl Communicator {
                 count += 1;
             }
             for completion in completions.iter_mut().filter_map(Option::take) {
-                self.take(&completion)?;
+                self.take(&completion, now)?;
             }
             if count < POLL {
                 break;
             }
         }
         self.advance()?;
+        let silence = self.settings.silence;
+        for link in self.links.iter_mut().filter(|link| link.asks_at(silence).is_some_and(|at| at <= now)) {
+            link.ask()?;
+        }
         Ok(self.schedule.is_none())
     }
 
-    fn take(&mut self, completion: &WorkCompletion) -> Result<(), CollectiveError> {
+    fn take(&mut self, completion: &WorkCompletion, now: Duration) -> Result<(), CollectiveError> {
         let Some(link) = usize::try_from(completion.wr_id).ok().and_then(|number| self.links.get_mut(number))
         else {
             return Ok(());
@@ -317,8 +375,12 @@ impl Communicator {
         if completion.status != WcStatus::Success {
             return Err(CollectiveError::Failed { peer: link.peer, status: completion.status });
         }
+        link.heard = now;
         match (completion.opcode, completion.imm()) {
             (WcOpcode::RecvRdmaWithImm, Some(imm)) => link.take(imm, completion.byte_len),
+            (WcOpcode::Recv, Some(rank)) => {
+                Err(CollectiveError::Lost { rank: rank as usize, peer: link.peer })
+            }
             _ => {
                 link.completed();
                 Ok(())
@@ -464,20 +526,21 @@ mod tests {
             let peers = peers(&short, rank, 2)?;
             ranks.push(Communicator::new(&net.device(), rank, 2, &peers, 8000, &Settings::default())?);
         }
-        let error = ranks[0].start(&short).expect_err("nobody is connected");
+        let now = Duration::ZERO;
+        let error = ranks[0].start(&short, now).expect_err("nobody is connected");
         assert!(matches!(error, CollectiveError::NotConnected { peer: 1 }), "{error}");
         for rank in 0..2 {
             let offer = ranks[1 - rank].offer(rank)?;
             ranks[rank].connect(&offer, &ConnectOptions::default())?;
         }
-        let error = ranks[0].start(&long).expect_err("its parts have 4000 bytes");
+        let error = ranks[0].start(&long, now).expect_err("its parts have 4000 bytes");
         assert!(matches!(error, CollectiveError::Slots { peer: 1, needed: 4000, there: 40 }), "{error}");
-        ranks.iter_mut().try_for_each(|rank| rank.start(&short))?;
+        ranks.iter_mut().try_for_each(|rank| rank.start(&short, now))?;
         let mut left = 2;
         while left > 0 {
             left = 0;
             for rank in &mut ranks {
-                left += usize::from(!rank.poll()?);
+                left += usize::from(!rank.poll(net.elapsed())?);
             }
             net.step();
         }

@@ -2,7 +2,12 @@
 //!
 //! This is an example library. It uses the objects that `rnic` re-exports and nothing else, so the same code runs over
 //! sockets and in a simulation. It reads no clock and never waits: a program calls [`Communicator::start`], and then
-//! [`Communicator::poll`] until that returns true.
+//! [`Communicator::poll`] until that returns true. Both take the time, counted from whatever the program likes.
+//!
+//! When a rank is gone, every other one ends with an error ([`CollectiveError::Failed`] or [`CollectiveError::Lost`]). A rank
+//! that waits for a silent neighbour asks it with an empty WRITE, which the transport of the other end acknowledges; whoever has
+//! no answer, however often it was asked, tells its own neighbours, and they tell theirs. A rank that is there but does not poll
+//! is waited for without end: nobody can tell it from a slow one.
 //!
 //! - [`plan`]: what is computed, and how.
 //! - [`schedule`]: who sends which bytes to whom, and in what order. A [`Schedule`] is a state machine without input or
@@ -31,12 +36,12 @@
 //!         ranks[rank].connect(&offer, &ConnectOptions::default())?;
 //!     }
 //! }
-//! ranks.iter_mut().try_for_each(|rank| rank.start(&plan))?;
+//! ranks.iter_mut().try_for_each(|rank| rank.start(&plan, net.elapsed()))?;
 //! let mut left = 3;
 //! while left > 0 {
 //!     left = 0;
 //!     for rank in &mut ranks {
-//!         left += usize::from(!rank.poll()?);
+//!         left += usize::from(!rank.poll(net.elapsed())?);
 //!     }
 //!     net.step();
 //! }

@@ -15,6 +15,10 @@
 //! A message is copied into a slot of ours before it is posted. It may have to be sent again until it is acknowledged, and
 //! then it must be what it was; the data themselves may change at once. Without the copy each step of an exchange would take
 //! a round trip. Message k is posted only when message k - `slots`, the one before it in our slot, is acknowledged.
+//!
+//! A WRITE without bytes and without immediate data asks whether the peer is there: it needs no receive, and its
+//! acknowledgement is the answer. A SEND without bytes says which rank is gone, in its immediate data; it is the last
+//! message of a link.
 
 use crate::communicator::{CollectiveError, Settings};
 use crate::schedule::Peer;
@@ -24,9 +28,22 @@ use rnic_core::{
 };
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
+use std::time::Duration;
 
 /// WRITEs without bytes that may wait at a time, for which there are receives.
 const REPORTS: u16 = 4;
+
+/// A question and the last message, in the send queue; the last message, in the receive queue.
+const MORE_SENDS: u32 = 2;
+const MORE_RECEIVES: u32 = 1;
+
+/// What was posted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Posted {
+    Message,
+    Report,
+    Question,
+}
 
 /// What a rank has to know of a neighbour to connect to it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
@@ -67,8 +84,10 @@ pub(crate) struct Link {
     reported: u64,
     /// Messages that were acknowledged.
     acknowledged: u64,
-    /// What is posted and not completed: whether it is a message, and no report.
-    posted: VecDeque<bool>,
+    /// What is posted and not completed.
+    posted: VecDeque<Posted>,
+    /// When something came from the peer.
+    pub(crate) heard: Duration,
     /// Operations that wait, in their order.
     pub(crate) to_send: VecDeque<u64>,
     pub(crate) to_receive: VecDeque<u64>,
@@ -82,7 +101,7 @@ const fn ahead(said: u16, known: u64) -> u64 {
 impl Link {
     /// The completions that a link may have at a time.
     pub(crate) fn completions(settings: &Settings) -> u32 {
-        2 * (u32::from(settings.slots) + u32::from(REPORTS))
+        2 * (u32::from(settings.slots) + u32::from(REPORTS)) + MORE_SENDS + MORE_RECEIVES
     }
 
     pub(crate) fn new(
@@ -95,7 +114,7 @@ impl Link {
         let piece = peer.longest.clamp(1, settings.piece);
         let mut init = QpInit::rc(cq, cq);
         let depth = u32::from(settings.slots) + u32::from(REPORTS);
-        (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth, depth);
+        (init.cap.max_send_wr, init.cap.max_recv_wr) = (depth + MORE_SENDS, depth + MORE_RECEIVES);
         (init.cap.max_send_sge, init.cap.max_recv_sge, init.cap.max_inline_data) = (1, 1, 0);
         let qp = pd.create_qp(&init)?;
         let bytes = 2 * piece * usize::from(settings.slots);
@@ -116,6 +135,7 @@ impl Link {
             reported: 0,
             acknowledged: 0,
             posted: VecDeque::new(),
+            heard: Duration::ZERO,
             to_send: VecDeque::new(),
             to_receive: VecDeque::new(),
         })
@@ -131,7 +151,7 @@ impl Link {
             return Err(CollectiveError::OtherSettings { peer: self.peer });
         }
         self.qp.connect(&offer.qp, options)?;
-        for _ in 0..u32::from(self.count) + u32::from(REPORTS) {
+        for _ in 0..u32::from(self.count) + u32::from(REPORTS) + MORE_RECEIVES {
             self.post_receive()?;
         }
         self.remote = Some(Remote { addr: offer.addr, rkey: offer.rkey });
@@ -170,11 +190,12 @@ impl Link {
     /// Posts a message, or a report.
     fn post(&mut self, data: Gather) -> Result<(), Error> {
         let Some(Remote { addr, rkey }) = self.remote else { return Ok(()) };
-        let (slot, is_message) = (self.slot(self.sent) as u64, data != Gather::Empty);
+        let slot = self.slot(self.sent) as u64;
+        let what = if data == Gather::Empty { Posted::Report } else { Posted::Message };
         let imm = u32::from(self.sent as u16) << 16 | u32::from(self.consumed as u16);
         let operation = Operation::Write { remote: Remote { addr: addr + slot, rkey }, imm: Some(imm) };
         self.qp.post_send(SendWr::new(self.number, operation, data).flags(SendFlags::SIGNALED))?;
-        self.posted.push_back(is_message);
+        self.posted.push_back(what);
         self.reported = self.consumed;
         Ok(())
     }
@@ -198,8 +219,32 @@ impl Link {
 
     /// A WRITE was acknowledged.
     pub(crate) fn completed(&mut self) {
-        let is_message = self.posted.pop_front().unwrap_or(false);
-        self.acknowledged += u64::from(is_message);
+        let what = self.posted.pop_front();
+        self.acknowledged += u64::from(what == Some(Posted::Message));
+    }
+
+    /// When the peer is to be asked whether it is there: an operation waits for it, and nothing is on its way that it has to
+    /// acknowledge.
+    pub(crate) fn asks_at(&self, silence: Duration) -> Option<Duration> {
+        let waits = !(self.to_send.is_empty() && self.to_receive.is_empty());
+        (waits && self.posted.is_empty()).then(|| self.heard.saturating_add(silence))
+    }
+
+    /// Asks the peer whether it is there.
+    pub(crate) fn ask(&mut self) -> Result<(), Error> {
+        let Some(remote) = self.remote else { return Ok(()) };
+        let operation = Operation::Write { remote, imm: None };
+        self.qp.post_send(SendWr::new(self.number, operation, Gather::Empty).flags(SendFlags::SIGNALED))?;
+        self.posted.push_back(Posted::Question);
+        Ok(())
+    }
+
+    /// Tells the peer that a rank is gone.
+    pub(crate) fn tell(&self, rank: usize) {
+        let operation = Operation::Send { imm: Some(rank as u32), invalidate: None };
+        // It cannot be sent if the link has failed itself. The peer then asks, and finds out.
+        let _ =
+            self.qp.post_send(SendWr::new(self.number, operation, Gather::Empty).flags(SendFlags::SIGNALED));
     }
 
     /// A WRITE of the peer has arrived.
@@ -234,6 +279,21 @@ impl Link {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// The bytes of a work request belong to the device until it has completed (IBTA volume 1, section 10.8.2), even if the
+    /// peer has said meanwhile that it has consumed the message: the acknowledgement may be lost.
+    #[test]
+    fn a_slot_is_free_when_both_ends_are_done_with_it() -> Result<(), Error> {
+        let pd = rnic_core::sim::Net::new().device().alloc_pd()?;
+        let (cq, settings) = (pd.device().create_cq(64)?, Settings::default());
+        let mut link = Link::new(&pd, &cq, 0, Peer { rank: 1, longest: 8 }, &settings)?;
+        link.sent = u64::from(settings.slots);
+        for (credited, acknowledged, is_free) in [(0, 0, false), (1, 0, false), (0, 1, false), (1, 1, true)] {
+            (link.credited, link.acknowledged) = (credited, acknowledged);
+            assert_eq!(link.may_send(), is_free, "{credited} consumed, {acknowledged} acknowledged");
+        }
+        Ok(())
+    }
 
     #[test]
     fn counts_of_sixteen_bits_go_round() {

@@ -6,6 +6,7 @@
 use rnic_fabric::report::Report;
 use rnic_fabric::scenario::Scenario;
 use std::path::Path;
+use time::Duration;
 
 /// Bytes of messages per microsecond at 100 Gb/s.
 const GOODPUT: f64 = 12_500.0 * 4096.0 / 4178.0;
@@ -198,6 +199,69 @@ fn what_is_impossible_is_refused_with_what_to_write() {
         let scenario = Scenario::read(&text).expect("it reads");
         let error = scenario.run(Path::new("."), 1, &mut |_| true).expect_err("it is impossible").to_string();
         assert!(error.contains(advice), "{error}");
+    }
+}
+
+/// An operation of five hosts behind two leaves, with settings of the NICs and more of the scenario.
+fn lossy(nic: &str, operation: &str, more: &str) -> Scenario {
+    let text = format!(
+        r#"
+        name = "lossy"
+        about = "A test."
+        until = "20 s"
+        topology = {{ kind = "leaf-spine", leaves = 2, spines = 2, hosts_per_leaf = 3 }}
+        switch = {{ class = [{{}}, {{}}, {{}}, {{ lossless = true, alpha = 0.125 }}] }}
+        nic = {{ {nic} }}
+        [[workload]]
+        pattern = "collective"
+        name = "it"
+        hosts = 5
+        {operation}
+        {more}
+        "#
+    );
+    Scenario::read(&text).unwrap_or_else(|error| panic!("{error}\n{text}"))
+}
+
+/// 8 kB numbers in pieces of a kilobyte: slots are used again and again, and what is sent again must be what it was.
+#[test]
+fn results_are_right_however_much_is_lost() {
+    for selective in [false, true] {
+        for loss in ["0.01", "0.05"] {
+            for operation in [
+                "collective = \"all-reduce\"\nalgorithm = \"ring\"",
+                "collective = \"all-reduce\"\nalgorithm = \"tree\"",
+                "collective = \"all-reduce\"\nalgorithm = \"recursive-doubling\"",
+                "collective = \"all-reduce\"\nalgorithm = \"halving-doubling\"",
+                "collective = \"all-to-all\"\nalgorithm = \"pairwise\"",
+            ] {
+                let nic = format!("selective_repeat = {selective}, timeout = 8");
+                let scenario = lossy(&nic, &format!("bytes = 64000\npiece = 1024\n{operation}"), "");
+                let mut run = scenario.prepare(Path::new("."), 5).expect("it fits together");
+                for host in 0..5 {
+                    let device = run.device(host).expect("a host");
+                    drop(device.add_fault(&format!("tx p={loss} drop")).expect("a rule"));
+                }
+                assert!(run.run(Duration::from_secs(20), &mut |_| true).expect("it runs"));
+                let group = &run.groups()[0];
+                println!("{operation} {loss} {selective}: {:?}", group.finished);
+                assert!(group.verified, "{operation} {loss} {selective}");
+                run.fabric().lock().check();
+            }
+        }
+    }
+}
+
+/// The cable of a host is cut and stays so: its neighbours find out, and the run ends with an error that names the rank.
+#[test]
+fn a_host_that_is_gone_ends_the_operation() {
+    let cut = "[[change]]\nwhat = \"cut\"\ncable = \"host3-leaf1\"\nat = \"20 us\"";
+    for algorithm in ["ring", "tree", "recursive-doubling", "halving-doubling"] {
+        let operation = format!("bytes = \"4 MB\"\ncollective = \"all-reduce\"\nalgorithm = \"{algorithm}\"");
+        let scenario = lossy("timeout = 8", &operation, cut);
+        let error = scenario.run(Path::new("."), 1, &mut |_| true).expect_err("it cannot end").to_string();
+        println!("{algorithm}: {error}");
+        assert!(error.contains("it: a message to or from rank"), "{algorithm}: {error}");
     }
 }
 

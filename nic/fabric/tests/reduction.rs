@@ -131,3 +131,12 @@ fn hosts_add_where_a_switch_does_not() {
     let why = report.groups[0].fell_back.clone().expect("it says why");
     assert!(why.contains("leaf1"), "{why}");
 }
+
+/// A host without which no block is complete: every other one sends its blocks again, and gives up with an error that says so.
+#[test]
+fn a_host_that_is_gone_ends_the_operation() {
+    let mut run = scenario(STAR, 64, "bytes = 400000").prepare(Path::new("."), 1).expect("it fits together");
+    run.device(3).expect("a host").add_fault("tx p=1 drop").expect("a rule");
+    let error = run.run(Duration::from_secs(1), &mut |_| true).expect_err("it cannot end").to_string();
+    assert!(error.contains("it: a block was sent 65 times, and had no result"), "{error}");
+}

@@ -14,6 +14,7 @@ mod partners;
 mod rdma_cm;
 mod rig;
 mod settings;
+mod subnet;
 mod verbs;
 
 pub use c_calls::c_calls;
@@ -25,6 +26,7 @@ pub use packets::packets;
 pub use partners::partners;
 pub use rdma_cm::rdma_cm;
 pub use settings::settings;
+pub use subnet::subnet;
 pub use verbs::verbs;
 
 use arbitrary::Unstructured;
@@ -45,6 +47,7 @@ pub const TARGETS: &[Target] = &[
     ("connections", connections),
     ("rdma_cm", rdma_cm),
     ("daemon", daemon),
+    ("subnet", subnet),
 ];
 
 /// The next byte; 0 at the end of the input.

@@ -165,7 +165,7 @@ fn opensm_routes_around_a_cut_cable_and_answers_queries() {
     };
     let mut fabric = Fabric::serve("cut", LEAF_SPINE, library);
     // Sweeps only when a trap tells that something has changed.
-    let _opensm = fabric.manage(&["-s", "0"]);
+    let _opensm = fabric.manage("host0", &["-s", "0"]);
     fabric.until("All links are active");
     let graph = discover(&fabric, "host1");
     have_lids(&graph);
@@ -179,30 +179,64 @@ fn opensm_routes_around_a_cut_cable_and_answers_queries() {
     assert!(nodes.contains("host2 rnic0"), "{nodes}");
     let errors = fabric.program("host1", "ibqueryerrors", &[]);
     assert!(errors.contains("8 nodes checked, 0 bad nodes found"), "{errors}");
-    let uses = |tables: &Tables, leaf: &str, spine: &str| {
-        let hosts = graph.hosts();
-        let pairs = hosts
-            .iter()
-            .flat_map(|from| hosts.iter().map(move |to| (from, to)))
-            .filter(|(from, to)| from != to);
-        pairs.filter_map(|(from, to)| graph.walk(tables, from, to)).flatten().any(|end| {
-            let far = &graph.cables[&end].0;
-            end.0 == leaf && far == spine || end.0 == spine && far == leaf
-        })
-    };
-    assert!(uses(&tables(&fabric), "leaf0", "spine1"), "so that it matters whether the cable is there");
+    cut_and_wait(&mut fabric, &graph);
+}
+
+/// Whether walks between hosts use the cable between a leaf and a spine.
+fn uses(graph: &Graph, tables: &Tables, leaf: &str, spine: &str) -> bool {
+    let hosts = graph.hosts();
+    let pairs =
+        hosts.iter().flat_map(|from| hosts.iter().map(move |to| (from, to))).filter(|(from, to)| from != to);
+    pairs.filter_map(|(from, to)| graph.walk(tables, from, to)).flatten().any(|end| {
+        let far = &graph.cables[&end].0;
+        end.0 == leaf && far == spine || end.0 == spine && far == leaf
+    })
+}
+
+/// Cuts a cable that is used, and waits until the subnet manager has written tables that do without it.
+fn cut_and_wait(fabric: &mut Fabric, graph: &Graph) {
+    assert!(uses(graph, &tables(fabric), "leaf0", "spine1"), "so that it matters whether the cable is there");
     fabric.tell("cut leaf0>spine1", "cut leaf0-spine1");
     let end = Instant::now() + Duration::from_secs(60);
     loop {
         let arrive = Tables::read(&fabric.folder().join("tables.toml"));
-        let arrive =
-            arrive.filter(|tables| all_arrive(&graph, tables, 4).is_ok() && !uses(tables, "leaf0", "spine1"));
+        let arrive = arrive
+            .filter(|tables| all_arrive(graph, tables, 4).is_ok() && !uses(graph, tables, "leaf0", "spine1"));
         if arrive.is_some() {
             break;
         }
         assert!(Instant::now() < end, "OpenSM does not route around the cable");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+/// How OpenSM looks after the master while it stands by: often, so that a test need not wait for minutes.
+const STANDBY: &str = "sminfo_polling_timeout 500\npolling_retry_number 2\ntransaction_timeout 200\n";
+
+#[test]
+fn of_two_subnet_managers_one_is_master_and_the_other_takes_over() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo"]) else { return };
+    let mut fabric = Fabric::serve("two-managers", LEAF_SPINE, library);
+    let options = fabric.folder().join("opensm.conf");
+    std::fs::write(&options, STANDBY).unwrap();
+    let options = options.to_str().unwrap().to_owned();
+    let high = fabric.manage("host3", &["-F", &options, "-s", "1", "-p", "9"]);
+    fabric.until("All links are active");
+    fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
+    let graph = discover(&fabric, "host1");
+    have_lids(&graph);
+    // One of a lower priority finds the master, and stands by.
+    let _low = fabric.manage("host0", &["-F", &options, "-s", "1", "-p", "3"]);
+    let second = graph.lids["host0"].to_string();
+    fabric.until_printed("host1", "sminfo", &[&second], "priority 3 state 2 SMINFO_STANDBY");
+    fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
+    // The master dies: the one that stands by finds out, and heals the subnet from then on.
+    drop(high);
+    fabric.until_printed("host1", "sminfo", &[], "priority 3 state 3 SMINFO_MASTER");
+    cut_and_wait(&mut fabric, &graph);
+    // A second one at the same node is refused, and people hear of it.
+    let _second = fabric.manage("host0", &["-s", "0"]);
+    fabric.until("refused: a second subnet manager at one node");
 }
 
 /// What a run of the ring with saved tables says: the number of ports that are stuck, and its packets' hops.
@@ -256,4 +290,19 @@ fn tables_with_a_credit_loop_deadlock_and_others_do_not() {
         assert_eq!(stuck > 0.0, has_circle, "{engine}: {stuck} ports");
         assert_eq!(topo.contains("lossless traffic can deadlock"), has_circle, "{topo}");
     }
+}
+
+#[test]
+fn a_subnet_with_a_key_is_closed_to_those_who_do_not_know_it() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover"]) else { return };
+    let fabric = Fabric::serve("key", LEAF_SPINE, library);
+    let options = fabric.folder().join("opensm.conf");
+    std::fs::write(&options, "m_key 0x77\nm_key_protection_level 2\n").unwrap();
+    let log = fabric.configure(&["-F", options.to_str().unwrap()]);
+    assert!(log.contains("SUBNET UP"), "{log}");
+    fabric.until("All links are active");
+    let seen = Graph::read(&fabric.program("host1", "ibnetdiscover", &["-y", "0x77"]));
+    assert_eq!((seen.cables.len(), seen.switches.len()), (16, 4));
+    let blind = fabric.try_program("host1", "ibnetdiscover", &[]).unwrap_or_else(|printed| printed);
+    assert!(!blind.contains("spine0"), "{blind}");
 }

@@ -144,6 +144,11 @@ impl Fabric {
 
     /// Runs a program at a host until it ends, and returns what it has printed.
     pub(crate) fn program(&self, host: &str, program: &str, args: &[&str]) -> String {
+        self.try_program(host, program, args).unwrap_or_else(|why| panic!("{program} {args:?}: {why}"))
+    }
+
+    /// What a program has printed; as an error, if it fails or does not end.
+    pub(crate) fn try_program(&self, host: &str, program: &str, args: &[&str]) -> Result<String, String> {
         // A file: a pipe could fill up while nobody reads.
         let path = self.folder.join(format!("{host}-{program}.txt"));
         let file = File::create(&path).unwrap();
@@ -162,8 +167,11 @@ impl Fabric {
             std::thread::sleep(Duration::from_millis(10));
         };
         let printed = text(&fs::read(&path).unwrap());
-        assert!(status.is_some_and(|status| status.success()), "{program} {args:?}: {status:?}\n{printed}");
-        printed
+        if status.is_some_and(|status| status.success()) {
+            Ok(printed)
+        } else {
+            Err(format!("{status:?}\n{printed}"))
+        }
     }
 
     /// OpenSM configures the subnet once. Returns its log.
@@ -175,10 +183,23 @@ impl Fabric {
         text(&fs::read(&log).unwrap())
     }
 
-    /// OpenSM goes on until the test ends.
-    pub(crate) fn manage(&self, args: &[&str]) -> Resident {
-        let log = self.folder.join("opensm.log");
-        let mut command = self.command("host0", "opensm", &["-f", log.to_str().unwrap()]);
+    /// OpenSM goes on at a host until the test ends. Its log is in the folder of the host.
+    pub(crate) fn manage(&self, host: &str, args: &[&str]) -> Resident {
+        let log = self.folder.join(format!("{host}.log"));
+        let mut command = self.command(host, "opensm", &["-f", log.to_str().unwrap()]);
         Resident(command.args(args).stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap())
+    }
+
+    /// Runs a program again and again until it prints this.
+    pub(crate) fn until_printed(&self, host: &str, program: &str, args: &[&str], wanted: &str) {
+        let end = Instant::now() + PATIENCE;
+        loop {
+            let printed = self.try_program(host, program, args).unwrap_or_else(|printed| printed);
+            if printed.contains(wanted) {
+                return;
+            }
+            assert!(Instant::now() < end, "{program} does not say `{wanted}`: {printed}");
+            std::thread::sleep(Duration::from_millis(200));
+        }
     }
 }

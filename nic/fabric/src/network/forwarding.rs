@@ -205,3 +205,52 @@ impl Fabric {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::subnet::Subnet;
+    use crate::topology::config::Config;
+    use std::path::Path;
+
+    /// Two hosts at one switch, with the tables of a subnet that nobody has initialized.
+    fn star() -> (Topology, Tables) {
+        let config: Config = toml::from_str("kind = \"star\"\nhosts = 2\n").expect("a topology");
+        let topology = config.build(Path::new(".")).expect("it can be built");
+        let tables = Subnet::new(&topology).expect("it fits").tables();
+        (topology, tables)
+    }
+
+    fn switch(tables: &mut Tables) -> &mut crate::subnet::SwitchTable {
+        tables.switches.values_mut().next().expect("a switch")
+    }
+
+    /// The states of ports forbid data at either end (IBTA volume 1, section 7.2.7).
+    #[test]
+    fn a_link_carries_data_if_both_ends_are_active() {
+        let (topology, mut tables) = star();
+        let active = |tables: &Tables| Forwarding::new(tables, &topology).expect("tables").active;
+        assert_eq!(active(&tables), [false, false]);
+        tables.hosts.values_mut().for_each(|host| host.port.state = LinkState::Active);
+        assert_eq!(active(&tables), [false, false], "the switch is not");
+        switch(&mut tables).port.values_mut().for_each(|port| port.state = LinkState::Active);
+        assert_eq!(active(&tables), [true, true]);
+        let first = tables.hosts.values_mut().next().expect("a host");
+        first.port.state = LinkState::Armed;
+        assert_eq!(active(&tables), [false, true], "the host is not");
+    }
+
+    /// `2>1` is for what comes in through port 2 and leaves through port 1.
+    #[test]
+    fn lanes_between_ports_have_a_direction() {
+        let (topology, mut tables) = star();
+        let other = "1,1,1,1,1,1,1,1,1,1,1,1,1,1,1,1";
+        switch(&mut tables).sl2vl_of.insert("2>1".to_owned(), other.to_owned());
+        let forwarding = Forwarding::new(&tables, &topology).expect("tables");
+        let of = topology.nodes.iter().position(|node| node.kind != Kind::Host).expect("a switch");
+        // By the port through which packets leave, and that through which they came in; both from 0.
+        let lanes = |out: usize, entry: usize| forwarding.ports[of][out].lanes[entry];
+        assert_eq!(lanes(0, 1), [1; 16]);
+        assert_ne!(lanes(1, 0), [1; 16]);
+    }
+}

@@ -57,14 +57,14 @@ impl Rank {
 
     fn start(&mut self, plan: &Plan, now: Duration) -> Result<(), CollectiveError> {
         match self {
-            Self::Host(rank) => rank.start(plan),
+            Self::Host(rank) => rank.start(plan, now),
             Self::Network(rank) => rank.start(plan, now),
         }
     }
 
     fn poll(&mut self, now: Duration) -> Result<bool, CollectiveError> {
         match self {
-            Self::Host(rank) => rank.poll(),
+            Self::Host(rank) => rank.poll(now),
             Self::Network(rank) => rank.poll(now),
         }
     }
@@ -78,7 +78,7 @@ impl Rank {
 
     fn deadline(&self) -> Option<Duration> {
         match self {
-            Self::Host(_) => None,
+            Self::Host(rank) => rank.deadline(),
             Self::Network(rank) => rank.deadline(),
         }
     }

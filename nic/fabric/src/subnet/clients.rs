@@ -10,6 +10,7 @@
 
 use super::mad::{MAD_LEN, Mad, PERMISSIVE_LID, Refusal, class, method};
 use super::node::{PKEYS, info};
+use super::refusals::Refusals;
 use super::walk::Place;
 use super::{PortTraffic, Subnet};
 use crate::topology::NodeId;
@@ -138,13 +139,15 @@ pub struct Clients {
     slots: [Option<Client>; SLOTS],
     /// Datagrams that are due, each with its slot.
     due: VecDeque<(usize, [u8; REQUEST_LEN])>,
+    /// What agents have refused.
+    refusals: Refusals,
 }
 
 impl Clients {
     /// Nobody takes part yet. Those who name no node are attached to the first.
     #[must_use]
     pub fn new(subnet: Subnet) -> Self {
-        Self { subnet, slots: [None; SLOTS], due: VecDeque::new() }
+        Self { subnet, slots: [None; SLOTS], due: VecDeque::new(), refusals: Refusals::default() }
     }
 
     /// The subnet.
@@ -171,6 +174,12 @@ impl Clients {
     /// The slots in use, each with the number of its program.
     pub fn connected(&self) -> impl Iterator<Item = (usize, u32)> {
         self.slots.iter().enumerate().filter_map(|(slot, client)| client.map(|client| (slot, client.id)))
+    }
+
+    /// What agents have refused, and how often.
+    #[must_use]
+    pub const fn refusals(&self) -> &Refusals {
+        &self.refusals
     }
 
     /// A program is gone.
@@ -247,7 +256,14 @@ impl Clients {
                 info::LOCAL_PORT.set(&mut info, client.at.port.into());
                 data.copy_from_slice(&info);
             }
-            kind::SET_MANAGER => self.set_manager(slot, data[..4].iter().any(|byte| *byte != 0)),
+            kind::SET_MANAGER => {
+                let is_manager = data[..4].iter().any(|byte| *byte != 0);
+                if is_manager && self.has_other_manager(at.node, slot) {
+                    self.refusals.managers += 1;
+                    return None;
+                }
+                self.set_manager(slot, is_manager);
+            }
             kind::GET_P_KEYS => {
                 for (bytes, key) in data.chunks_exact_mut(2).zip(&port.pkeys[..PKEYS]) {
                     bytes.copy_from_slice(&key.to_be_bytes());
@@ -256,6 +272,15 @@ impl Clients {
             _ => return None,
         }
         Some(())
+    }
+
+    /// Whether another program at a node is the subnet manager there: both would take themselves for the only one, as neither
+    /// gets what is for the other.
+    fn has_other_manager(&self, node: NodeId, slot: usize) -> bool {
+        let others = self.slots.iter().enumerate().filter(|(other, _)| *other != slot);
+        others
+            .filter_map(|(_, client)| client.as_ref())
+            .any(|other| other.at.node == node && other.is_manager)
     }
 
     fn set_manager(&mut self, slot: usize, is_manager: bool) {
@@ -277,8 +302,8 @@ impl Clients {
         let slot = self.slots.iter().position(Option::is_none);
         let place = |node: NodeId| self.subnet.nodes.get(node).map(|of| Place { node, port: of.own_port() });
         let (Some(at), Some(slot)) = (node.and_then(place), slot) else { return refused(answer) };
-        let is_taken = |other: &Client| other.at.node == at.node && other.is_manager;
-        if is_manager && self.slots.iter().flatten().any(is_taken) {
+        if is_manager && self.has_other_manager(at.node, slot) {
+            self.refusals.managers += 1;
             return refused(answer);
         }
         self.slots[slot] = Some(Client { id, qp, at, is_manager });
@@ -331,6 +356,8 @@ impl Clients {
                 super::smp::attribute::SM_INFO | super::smp::attribute::NOTICE => {
                     return self.pass(self.program(at, 0), slot, request);
                 }
+                // One that does not hear does not answer either.
+                _ if !self.subnet.hears(at, mad) => return self.lose(slot, request),
                 _ => self.subnet.serve_smp(at, mad),
             },
             class::PERFORMANCE => self.subnet.serve_performance(at, mad),
@@ -340,7 +367,11 @@ impl Clients {
                 None => Err(Refusal::Class),
             },
         };
-        self.reply(client, slot, at, request, result.err());
+        let refusal = result.err();
+        if let Some(refusal) = refusal {
+            self.refusals.note(&request.mad, refusal);
+        }
+        self.reply(client, slot, at, request, refusal);
     }
 
     /// Where a datagram ends.

@@ -191,6 +191,11 @@ impl Mad {
         u32::from_be_bytes([self.0[20], self.0[21], self.0[22], self.0[23]])
     }
 
+    /// The management key that the sender knows.
+    pub(super) fn key(&self) -> u64 {
+        Field(192, 64).get(&self.0)
+    }
+
     /// The LIDs at both ends of a path in the packet: where it is routed by LID before and after.
     pub(super) fn path_lids(&self) -> [u16; 2] {
         [self.half(32), self.half(34)]

@@ -13,7 +13,7 @@
 //! - `walk`: the way of a datagram.
 //! - `smp`: the attributes of subnet management, and `performance` those of performance management.
 //! - `links`: cables that break and are mended, states of ports, and traps.
-//! - `clients`: programs that take part.
+//! - `clients`: programs that take part, and `refusals`: what they ask for in vain.
 //! - `tables`: what a subnet manager has written, in a file.
 //! - `served`: a fabric whose agents programs manage.
 
@@ -23,6 +23,7 @@ mod links;
 mod mad;
 mod node;
 mod performance;
+mod refusals;
 mod served;
 mod smp;
 mod tables;
@@ -34,6 +35,7 @@ pub use build::SubnetError;
 pub use clients::{CONTROL_LEN, Clients, Control, REQUEST_LEN, SLOTS};
 pub use mad::{MAD_LEN, Mad};
 pub use performance::PortTraffic;
+pub use refusals::{Refusals, RefusedKind};
 pub use served::Served;
 pub use tables::{HostTable, LinkState, PortTable, SwitchTable, Tables, TablesError};
 

@@ -58,6 +58,7 @@ pub(super) mod info {
     pub(in crate::subnet) const OPERATIONAL_VLS: Field = Field(344, 4);
     pub(in crate::subnet) const ENFORCEMENT: Field = Field(348, 4);
     pub(in crate::subnet) const VIOLATIONS: Field = Field(352, 48);
+    pub(in crate::subnet) const M_KEY_VIOLATIONS: Field = Field(352, 16);
     pub(in crate::subnet) const GUID_CAP: Field = Field(400, 8);
     pub(in crate::subnet) const SUBNET_TIMEOUT: Field = Field(411, 5);
     pub(in crate::subnet) const RESPONSE_TIME: Field = Field(419, 5);

@@ -142,7 +142,7 @@ impl CollectiveConfig {
             hosts,
             plan,
             window: (self.window, self.retry_after),
-            settings: Settings { piece: of(self.piece), slots: self.slots },
+            settings: Settings { piece: of(self.piece), slots: self.slots, ..Settings::default() },
             common: common.clone(),
             seed: lots.next_u64(),
         })

@@ -11,7 +11,7 @@ use super::error::{Problem, Status};
 use super::set::Changes;
 use super::source::Source;
 use commands::{Command, HELP};
-use rnic_fabric::subnet::{Served, Tables};
+use rnic_fabric::subnet::{Refusals, Served, Tables};
 use rnic_fabric::topology::Topology;
 use sockets::{LONGEST_NAME, Sockets};
 use std::os::fd::AsFd;
@@ -23,6 +23,10 @@ const TICK: u16 = 100;
 
 /// How often traps are sent again that no subnet manager has acknowledged.
 const REPEAT: Duration = Duration::from_secs(1);
+
+/// A second program wants to be the subnet manager of a node. Programs go on without it, so it is to be seen here.
+const SECOND_MANAGER: &str =
+    "refused: a second subnet manager at one node. Start it with another SIM_HOST.\n";
 
 /// The longest command.
 const LONGEST_LINE: usize = 4096;
@@ -75,6 +79,8 @@ struct Server<'a> {
     /// The state of the tables that were saved, and of those that were seen last.
     saved: u64,
     seen: u64,
+    /// Second subnet managers at a node, as far as people were told of them.
+    told: u64,
     was_active: bool,
     line: Vec<u8>,
     has_input: bool,
@@ -113,6 +119,7 @@ pub(super) fn run(
         sockets,
         saved: 0,
         seen: 0,
+        told: 0,
         was_active: false,
         line: Vec::new(),
         has_input: true,
@@ -166,6 +173,10 @@ impl Server<'_> {
             let passed = self.moved.elapsed();
             self.moved = Instant::now();
             self.run_for(pace.mul_f64(passed.as_secs_f64()))?;
+        }
+        let managers = self.served.clients().refusals().managers();
+        if managers > std::mem::replace(&mut self.told, managers) {
+            out.print(SECOND_MANAGER)?;
         }
         let goes_on = !ready.input || self.read(out)?;
         self.sockets.transmit(&mut self.served);
@@ -285,7 +296,7 @@ impl Server<'_> {
         let active = (0..topology.cables.len()).filter(|cable| subnet.carries(*cable)).count();
         let programs = self.served.clients().connected().count();
         text.push_str(&format!("{active} of {} cables active, {programs} programs\n", topology.cables.len()));
-        text
+        text + &refused(self.served.clients().refusals())
     }
 
     fn save(&self, file: Option<&Path>) -> Result<(), Problem> {
@@ -293,6 +304,16 @@ impl Server<'_> {
         let text = write(&self.served.tables(), file)?;
         std::fs::write(file, text).map_err(Problem::write(file))
     }
+}
+
+/// What programs have asked for in vain.
+fn refused(refusals: &Refusals) -> String {
+    let mut text: String =
+        refusals.kinds().map(|(kind, times)| format!("  refused {times} times: {kind}\n")).collect();
+    if refusals.others() > 0 {
+        text.push_str(&format!("  refused {} times: others\n", refusals.others()));
+    }
+    text
 }
 
 /// Tables as text.

@@ -1,12 +1,13 @@
 //! The attributes of subnet management (IBTA volume 1, section 14.2.5). `serve_smp` is for `clients`.
 
 mod forwarding;
+mod key;
 mod lanes;
 mod port;
 
 use super::Subnet;
 use super::mad::{Field, Mad, Refusal, SMP_DATA_LEN, method};
-use super::node::{MULTICAST_CAP, PKEYS, switch_info};
+use super::node::{MULTICAST_CAP, PKEYS, info, switch_info};
 use super::walk::Place;
 
 /// The numbers of attributes.
@@ -69,7 +70,12 @@ impl Subnet {
             attribute::MULTICAST_FORWARDING => self.multicast_forwarding(at, verb, modifier, &data),
             _ => return Err(Refusal::Attribute),
         };
-        mad.data_mut()[..SMP_DATA_LEN].copy_from_slice(&known?);
+        let mut known = known?;
+        // Who was allowed to write a key may see it.
+        if number == attribute::PORT_INFO && verb == Verb::Get && !self.shows_key(at, mad) {
+            info::M_KEY.set(&mut known, 0);
+        }
+        mad.data_mut()[..SMP_DATA_LEN].copy_from_slice(&known);
         Ok(())
     }
 

@@ -7,8 +7,7 @@ use crate::subnet::node::{info, physical, state};
 use crate::subnet::walk::Place;
 
 /// What is written as it comes, at every port.
-const PLAIN: [Field; 9] = [
-    info::M_KEY_PROTECTION,
+const PLAIN: [Field; 8] = [
     info::NEIGHBOUR_MTU,
     info::HIGH_LIMIT,
     info::STALL_COUNT,
@@ -20,8 +19,9 @@ const PLAIN: [Field; 9] = [
 ];
 
 /// What belongs to an address, at hosts and management ports of switches.
-const ADDRESSED: [Field; 7] = [
+const ADDRESSED: [Field; 8] = [
     info::M_KEY,
+    info::M_KEY_PROTECTION,
     info::GID_PREFIX,
     info::LID,
     info::SM_LID,

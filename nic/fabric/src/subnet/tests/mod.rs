@@ -3,9 +3,11 @@
 
 mod attributes;
 mod counters;
+mod keys;
 mod links;
 mod protocol;
 mod random;
+mod ways;
 
 use super::{CONTROL_LEN, Clients, Control, REQUEST_LEN, Subnet};
 use crate::topology::Topology;

@@ -83,6 +83,17 @@ fn one_manager_at_a_node_gets_what_is_for_it() {
     };
     assert!(data(&first).is_some());
     assert_eq!(data(&connect(&mut program.clients, 202, "host0", true)), None, "a second manager");
+    let Control::Connected { slot: late, .. } = connect(&mut program.clients, 203, "host0", false) else {
+        panic!("a slot")
+    };
+    let become_one = |slot| control(slot, 9, &1u32.to_ne_bytes());
+    assert_eq!(
+        data(&program.clients.handle_control(&become_one(late))),
+        None,
+        "one that becomes a second manager"
+    );
+    assert!(data(&program.clients.handle_control(&become_one(manager))).is_some(), "it is one already");
+    assert_eq!(program.clients.refusals().managers(), 2);
     // SMInfo, by a path from the second host to the first.
     program.clients.handle_request(program.slot, &request(0xFFFF, &mad(0x81, 1, 0x20, 0, &[1, 1], &[])));
     let (slot, datagram) = program.clients.poll_transmit().expect("it is passed on");
@@ -118,4 +129,55 @@ fn what_nobody_answers_comes_back() {
     program.clients.handle_request(0, &[0; 10]);
     program.clients.handle_request(9, &request(1, &mad(1, 1, 0x11, 0, &[], &[])));
     assert!(program.clients.poll_transmit().is_none(), "neither a request nor a program");
+}
+
+/// A manager that is at another node is another port's affair: the two agree by SMInfo (IBTA volume 1, section 14.4.1).
+#[test]
+fn managers_at_two_nodes_hear_of_each_other() {
+    let mut program = program_at(clients(), "host0");
+    let Control::Connected { slot: other, .. } = connect(&mut program.clients, 300, "host3", true) else {
+        panic!("a slot")
+    };
+    assert!(data(&program.clients.handle_control(&control(program.slot, 9, &1u32.to_ne_bytes()))).is_some());
+    // Both ports say that a manager is there.
+    for path in [&[][..], &[1, 3, 2, 2]] {
+        assert_eq!(program.get(path, 0x15, 1)[23] & 2, 2, "PortInfo.CapabilityMask.IsSM of {path:?}");
+    }
+    // A handover: SubnSet(SMInfo) with 1 as its modifier.
+    program
+        .clients
+        .handle_request(program.slot, &request(0xFFFF, &mad(0x81, 2, 0x20, 1, &[1, 3, 2, 2], &[7; 24])));
+    let (slot, datagram) = program.clients.poll_transmit().expect("it is passed on");
+    let mut passed = read(&datagram).mad;
+    assert_eq!(
+        (slot, passed[3], &passed[20..24], &passed[64..88]),
+        (other, 2, &[0, 0, 0, 1][..], &[7; 24][..])
+    );
+    (passed[3], passed[4]) = (0x81, 0x80);
+    program.clients.handle_request(other, &request(0xFFFF, &passed));
+    assert_eq!(program.clients.poll_transmit().map(|(slot, _)| slot), Some(program.slot), "and answered");
+}
+
+#[test]
+fn what_is_refused_is_counted_by_its_kind() {
+    let mut program = program();
+    assert_eq!(program.change(&[], 0x15, 1, &[(17, 1)]), 0);
+    for _ in 0..3 {
+        assert_eq!(program.send(1, &mad(0x21, 2, 0x17, 0, &[], &[])).status(), 1 << 2, "congestion control");
+    }
+    assert_eq!(program.ask(&[1], 0xFF90, 0).status(), 3 << 2, "a vendor's attribute");
+    let told: Vec<String> =
+        program.clients.refusals().kinds().map(|(kind, times)| format!("{times}: {kind}")).collect();
+    assert_eq!(
+        told,
+        [
+            "3: class 0x21, method 0x02, attribute 0x0017: no agent of this class and version",
+            "1: class 0x81, method 0x01, attribute 0xff90: no such attribute, or not with this method",
+        ]
+    );
+    for attribute in 0x1000..0x1100 {
+        program.ask(&[1], attribute, 0);
+    }
+    let refusals = program.clients.refusals();
+    assert_eq!((refusals.kinds().count(), refusals.others()), (64, 256 - 62), "at the bound, and past it");
 }
