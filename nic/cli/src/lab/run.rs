@@ -1,7 +1,7 @@
 //! `rnic lab run`.
 
 use super::Place;
-use super::folder::{Folder, shown};
+use super::folder::Folder;
 use rnic_lab::expression::evaluate;
 use rnic_lab::{Value, Values};
 use std::error::Error;
@@ -58,7 +58,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Prints what the lab shows, as far as it was measured.
 fn print(folder: &Folder, values: &Values) {
-    let mut rows = shown(&folder.definition, values);
+    let mut rows = folder.definition.shown(values);
     // What the task is judged by, as far as it was tried.
     let mut all = values.clone();
     all.join("task", &folder.chosen());

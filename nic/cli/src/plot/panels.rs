@@ -1,9 +1,10 @@
 //! The panels of a figure.
 
-use super::figure::{Color, Item, Look, PALETTE, Panel, Shape};
 use super::gather::{Flow, Gathered, Lane};
-use super::series::{Counter, Point, Span};
 use rnic::trace::{Header, LinkHeader};
+use rnic_plot::figure::{Color, Item, Look, PALETTE, Panel, Shape};
+use rnic_plot::series::{Counter, Point, Span};
+use rnic_plot::units::{SIZES, unit};
 use std::collections::BTreeMap;
 
 /// A file, and its name in legends.
@@ -141,15 +142,7 @@ fn is_named(look: &Look) -> bool {
     look.width > 1.0
 }
 
-/// A unit for values up to `top`: the divisor, and its name.
-pub(super) fn unit(top: f64, units: [(f64, &'static str); 3]) -> (f64, &'static str) {
-    // Up to 2 of the larger unit, the smaller one is easier to read.
-    let fitting = units.into_iter().find(|(factor, _)| top >= 2.0 * factor);
-    fitting.unwrap_or(units[2])
-}
-
 const RATES: [(f64, &str); 3] = [(1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s")];
-pub(super) const SIZES: [(f64, &str); 3] = [(1e9, "GB"), (1e6, "MB"), (1e3, "KB")];
 
 fn scaled(points: &[Point], factor: f64) -> Vec<Point> {
     points.iter().map(|(at, value)| (*at, value * factor)).collect()

@@ -1,19 +1,13 @@
 //! Pictures of two NICs: PSNs over time.
 
+use super::WIDTH;
 use super::figure::{Color, Figure, Item, Look, Marker, PALETTE, Panel, Shape};
 use super::series::Span;
-use super::{Failure, Format, WIDTH, height, write};
 use rnic_lab::experiment::Step;
-use std::path::Path;
 
-/// Draws packets. Returns what is drawn.
-pub(crate) fn draw(
-    title: &str,
-    subtitle: &str,
-    steps: &[Step],
-    path: &Path,
-) -> Result<Vec<&'static str>, Failure> {
-    let format = Format::of(path)?;
+/// The picture of packets.
+#[must_use]
+pub fn figure(title: &str, subtitle: &str, steps: &[Step]) -> Figure {
     let end = steps.iter().map(|step| step.at_us).fold(0.0, f64::max) / 1e6;
     let end = if end > 0.0 { end } else { 1e-6 };
     // Packets of one train leave at the same time: the first must not be on the axis.
@@ -39,7 +33,5 @@ pub(crate) fn draw(
         }
     }
     let panel = Panel { name: "PSNs", label: "PSN".to_owned(), across: None, weight: 3.0, items, reach: 0.0 };
-    let figure = Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, panels: vec![panel] };
-    write(&figure, (WIDTH, height(figure.panels.len())), format, path)?;
-    Ok(vec!["PSNs"])
+    Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, panels: vec![panel] }
 }

@@ -1,11 +1,13 @@
 //! Draws a figure on a canvas: stacked panels with axes, and legends on the right.
 
-use super::Failure;
-use super::canvas::{Anchor, Canvas, fitted, text_width};
+use super::PlotError;
+use super::canvas::{Anchor, Canvas};
 use super::figure::{Color, Figure, Item, Look, Panel, Shape};
 use super::series::Point;
+use super::text::{fitted, text_width};
 use super::ticks::Axis;
-use plotters::backend::DrawingBackend;
+use super::units::time_unit;
+use plotters_backend::DrawingBackend;
 
 const INK: Color = Color(0x22, 0x22, 0x22);
 const SOFT: Color = Color(0x59, 0x59, 0x59);
@@ -48,15 +50,6 @@ impl Sizes {
     }
 }
 
-/// The unit of the time axis: its number per second, and its name.
-pub(super) fn time_unit(length: f64) -> (f64, &'static str) {
-    match length {
-        length if length > 1.0 => (1.0, "s"),
-        length if length > 1e-3 => (1e3, "ms"),
-        _ => (1e6, "µs"),
-    }
-}
-
 /// The position of a panel.
 #[derive(Clone, Copy, Debug)]
 struct Frame {
@@ -81,11 +74,11 @@ impl Frame {
 }
 
 /// Draws a figure.
-pub(super) fn draw<B: DrawingBackend>(
+pub(crate) fn draw<B: DrawingBackend>(
     figure: &Figure,
     (width, height): (f64, f64),
     canvas: &mut Canvas<'_, B>,
-) -> Result<(), Failure> {
+) -> Result<(), PlotError> {
     let sizes = Sizes::of(width);
     canvas.rectangle((0.0, 0.0), (width, height), Color(255, 255, 255))?;
     let room = (width - 2.0 * sizes.margin) / sizes.title;
@@ -134,7 +127,7 @@ fn panels<B: DrawingBackend>(
     (width, height): (f64, f64),
     (left, top): (f64, f64),
     canvas: &mut Canvas<'_, B>,
-) -> Result<(), Failure> {
+) -> Result<(), PlotError> {
     let right = width - sizes.margin - legend_width(figure, sizes, width) - sizes.gap;
     let unit = unit_of(figure, sizes, height - top);
     let (factor, time_name) = time_unit(figure.span.length());
@@ -188,7 +181,7 @@ struct Painter<'a, 'b, B> {
 }
 
 impl<B: DrawingBackend> Painter<'_, '_, B> {
-    fn panel(&mut self, panel: &Panel) -> Result<(), Failure> {
+    fn panel(&mut self, panel: &Panel) -> Result<(), PlotError> {
         let (behind, before): (Vec<_>, Vec<_>) = panel.items.iter().partition(|item| item.shape.is_filled());
         for item in behind {
             self.item(item)?;
@@ -210,7 +203,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 
     /// The numbers of the horizontal axis, and its label.
-    fn below(&mut self, label: &str) -> Result<(), Failure> {
+    fn below(&mut self, label: &str) -> Result<(), PlotError> {
         let (frame, sizes) = (self.frame, self.sizes);
         for tick in &self.time.ticks {
             let at = (frame.x(self.time, *tick), frame.bottom + 1.4 * sizes.text);
@@ -220,7 +213,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         self.canvas.text(label, at, sizes.text, INK, Anchor::Middle)
     }
 
-    fn grid(&mut self) -> Result<(), Failure> {
+    fn grid(&mut self) -> Result<(), PlotError> {
         let (frame, sizes) = (self.frame, self.sizes);
         for tick in &self.axis.ticks {
             let y = frame.y(self.axis, *tick);
@@ -242,7 +235,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         (self.frame.x(self.time, at * self.factor), self.frame.y(self.axis, value))
     }
 
-    fn item(&mut self, item: &Item) -> Result<(), Failure> {
+    fn item(&mut self, item: &Item) -> Result<(), PlotError> {
         let Look { color, width, .. } = item.look;
         let width = width * self.sizes.stroke;
         match &item.shape {
@@ -302,7 +295,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 
     /// Markers at equal distances on each line, offset from those of other lines; for steps, at the highest of each part.
-    fn markers(&mut self, index: usize, count: usize, item: &Item) -> Result<(), Failure> {
+    fn markers(&mut self, index: usize, count: usize, item: &Item) -> Result<(), PlotError> {
         let Some(marker) = item.look.marker else { return Ok(()) };
         let places = match &item.shape {
             Shape::Line(points) => self.along(points, (index as f64 + 0.5) / count as f64),
@@ -354,7 +347,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 
     /// The legend, cut to the lines that fit.
-    fn legend(&mut self, panel: &Panel) -> Result<(), Failure> {
+    fn legend(&mut self, panel: &Panel) -> Result<(), PlotError> {
         let (frame, sizes) = (self.frame, self.sizes);
         let named: Vec<_> =
             panel.items.iter().filter_map(|item| Some((item, item.legend.as_ref()?))).collect();
@@ -383,7 +376,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 
     /// A sample of a quantity's look, centred at `y`.
-    fn swatch(&mut self, item: &Item, (x, y): (f64, f64)) -> Result<(), Failure> {
+    fn swatch(&mut self, item: &Item, (x, y): (f64, f64)) -> Result<(), PlotError> {
         let Look { color, width, marker } = item.look;
         let (width, length) = (width * self.sizes.stroke, self.sizes.swatch);
         match item.shape {
