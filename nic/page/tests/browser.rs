@@ -249,6 +249,36 @@ fn a_packet_that_is_dropped_is_missed_and_sent_again() {
     assert_no_complaints(&mut browser);
 }
 
+/// The page once said nothing.
+#[test]
+fn a_mark_that_a_packet_does_not_take_is_told() {
+    let Some((mut browser, url)) = browser() else { return };
+    let mut told = |cc: &str| {
+        browser
+            .open(&(url.clone() + &link(&json!({ "messages": 50, "depth": 16, "bytes": 8192, "cc": cc }))));
+        let flying = "packets.findIndex(packet => packet.kind === 'data' && packet.fate === 'flying')";
+        while browser.number(flying) < 0.0 {
+            browser.click("#step");
+        }
+        browser.eval(&format!("choose({flying})"));
+        let before = browser.text("$('status').textContent");
+        browser.click("#mark");
+        let marked = browser.number("packets.filter(packet => packet.marked).length");
+        browser.eval("go(100)");
+        let cnps = browser.number("packets.filter(packet => packet.name === 'CNP').length");
+        assert_native(&mut browser);
+        assert_no_complaints(&mut browser);
+        (
+            before.contains("mark"),
+            browser.text("$('status').textContent").contains("nobody reacts to a mark"),
+            marked,
+            cnps > 0.0,
+        )
+    };
+    assert_eq!(told("off"), (false, true, 0.0, false));
+    assert_eq!(told("dcqcn:preset=laptop"), (false, false, 1.0, true));
+}
+
 #[test]
 fn sliders_move_the_queue() {
     let Some((mut browser, url)) = browser() else { return };
