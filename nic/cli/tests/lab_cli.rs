@@ -55,6 +55,11 @@ fn a_student_goes_through_a_lab() {
     ] {
         assert!(ran.contains(part), "{part}\n{ran}");
     }
+    let ladder: Vec<&str> = ran.lines().filter(|line| line.contains('|')).collect();
+    assert!(
+        ladder.len() > 20 && ladder.iter().all(|line| line.chars().count() <= 80),
+        "a terminal's width: {ran}"
+    );
     assert_eq!(ran, text(&folder, &["run", "lab-go-back-n"], 0), "the same numbers again");
     let checked = text(&place, &["check"], 1);
     assert!(checked.contains("Not yet: 0 of "), "{checked}");

@@ -181,7 +181,7 @@ fn plain() -> String {
 pub struct Goal {
     /// What it is called, with the unit of its value.
     pub name: String,
-    /// A formula over parameters, choices (`task.key`) and measurements.
+    /// A formula over parameters, choices (`task.key`, and `task.key.word` among words: 1 if it was chosen, or 0) and measurements.
     pub value: String,
     /// It is at least this formula.
     #[serde(default)]

@@ -158,7 +158,8 @@ pub fn lab_run(text: &str) -> Result<LabShown, String> {
     let title = chosen.definition.picture_title(&chosen.config);
     let figure = rnic_plot::of_lab(&title, &ran).map_err(words)?;
     let draw = |figure: rnic_plot::figure::Figure| {
-        rnic_plot::svg(&figure, (rnic_plot::WIDTH, rnic_plot::height(figure.panels.len()))).map_err(words)
+        rnic_plot::svg(&figure, (rnic_plot::WIDTH, rnic_plot::height(&figure, rnic_plot::WIDTH)))
+            .map_err(words)
     };
     let picture = figure.map(draw).transpose()?;
     let mut values = chosen.values.clone();

@@ -201,6 +201,11 @@ impl<'a, B: DrawingBackend> Canvas<'a, B> {
                 self.surface(&triangle(1.2 * half + 1.8), white)?;
                 self.surface(&triangle(1.2 * half), color)
             }
+            Marker::Wedge => {
+                let wedge = |r: f64| [(x - r, y - 0.8 * r), (x, y + 1.1 * r), (x + r, y - 0.8 * r)];
+                self.surface(&wedge(1.2 * half + 1.8), white)?;
+                self.surface(&wedge(1.2 * half), color)
+            }
             Marker::Cross => {
                 self.line(&[(x - half, y - half), (x + half, y + half)], color, 2.4)?;
                 self.line(&[(x - half, y + half), (x + half, y - half)], color, 2.4)

@@ -225,7 +225,9 @@ impl<'a> Lines<'a> {
     }
 
     fn paused(&self, span: &Span) -> Vec<Panel> {
-        self.panels("paused", "paused (%)", 1.3, &|drawn| averages(drawn, span, 100.0))
+        let mut panels = self.panels("paused", "paused (%)", 1.3, &|drawn| averages(drawn, span, 100.0));
+        panels.iter_mut().for_each(|panel| panel.reach = 100.0);
+        panels
     }
 }
 
@@ -269,7 +271,7 @@ impl Looks<'_> {
         if unnamed > 0 {
             items.push(Item::new(Shape::Note, Look::of(PALETTE.len(), 0), format!("{unnamed} more")));
         }
-        Panel { name, label: label.to_owned(), across: None, weight, items, reach: 0.0 }
+        Panel::new(name, label, weight, items)
     }
 }
 
@@ -334,6 +336,7 @@ fn completion(runs: &[Run<'_>]) -> Option<Panel> {
         weight: 2.0,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 

@@ -29,7 +29,7 @@ impl Color {
 
 /// Colours that can be told apart with any kind of colour vision (Okabe and Ito, "Color Universal Design"), without the
 /// yellow, which is too pale for lines on white.
-pub const PALETTE: [Color; 7] = [
+pub const PALETTE: [Color; 8] = [
     Color(0x00, 0x72, 0xb2),
     Color(0xd5, 0x5e, 0x00),
     Color(0x00, 0x9e, 0x73),
@@ -37,6 +37,8 @@ pub const PALETTE: [Color; 7] = [
     Color(0xe6, 0x9f, 0x00),
     Color(0x56, 0xb4, 0xe9),
     Color::BLACK,
+    // Wine, of Tol's scheme "muted": switches often have eight ports.
+    Color(0x88, 0x22, 0x55),
 ];
 
 /// Markers on lines, which tell them apart in print.
@@ -56,6 +58,8 @@ pub enum Marker {
     Ring,
     /// A plus sign.
     Plus,
+    /// A filled triangle that points down.
+    Wedge,
 }
 
 const MARKERS: [Marker; PALETTE.len()] = [
@@ -66,6 +70,7 @@ const MARKERS: [Marker; PALETTE.len()] = [
     Marker::Cross,
     Marker::Ring,
     Marker::Plus,
+    Marker::Wedge,
 ];
 
 /// The look of a line.
@@ -119,6 +124,8 @@ pub enum Shape {
     Bars(Vec<(f64, f64, f64)>),
     /// A constant value, as a dashed line.
     Level(f64),
+    /// A time in seconds, as a dashed line over the full height of the panel.
+    Moment(f64),
     /// The full height of the panel, darker for higher values from 0 to 1.
     Shade(Vec<(f64, f64, f64)>),
     /// A marker for each point.
@@ -169,7 +176,7 @@ impl Item {
             }
             Shape::Band(ranges) => highest(&mut ranges.iter().map(|range| range.2)),
             Shape::Steps(steps) | Shape::Bars(steps) => highest(&mut steps.iter().map(|step| step.2)),
-            Shape::Level(_) | Shape::Shade(_) | Shape::Note | Shape::Heading => 0.0,
+            Shape::Level(_) | Shape::Moment(_) | Shape::Shade(_) | Shape::Note | Shape::Heading => 0.0,
         }
     }
 }
@@ -202,9 +209,17 @@ pub struct Panel {
     pub items: Vec<Item>,
     /// The axis reaches at least this value: panels of the same quantity share one.
     pub reach: f64,
+    /// Whether all values are whole numbers.
+    pub is_whole: bool,
 }
 
 impl Panel {
+    /// A panel over time.
+    #[must_use]
+    pub fn new(name: &'static str, label: impl Into<String>, weight: f64, items: Vec<Item>) -> Self {
+        Self { name, label: label.into(), across: None, weight, items, reach: 0.0, is_whole: false }
+    }
+
     /// The highest value of the axis. A constant level counts unless it is far above the data.
     #[must_use]
     pub fn top(&self) -> f64 {

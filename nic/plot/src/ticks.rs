@@ -34,6 +34,14 @@ impl Axis {
         Self::with(0.0, HEADROOM * high, step(high, most))
     }
 
+    /// An axis of whole numbers from 0 to `high`, with room for markers at both ends.
+    pub(crate) fn whole(high: f64, most: usize) -> Self {
+        const ROOM: f64 = 0.5;
+        let high = if high > 0.0 && high.is_finite() { high } else { 0.0 };
+        let room = ROOM.max(0.04 * high);
+        Self::with(-room, high + room, step(high, most).max(1.0))
+    }
+
     /// An axis of exactly this span, with ticks within it.
     pub(crate) fn between(low: f64, high: f64, most: usize) -> Self {
         Self::with(low, high, step(high - low, most))
@@ -54,7 +62,7 @@ impl Axis {
     pub(crate) fn logarithmic(low: f64, high: f64, most: usize) -> Self {
         let (first, last) = (libm::log10(low).floor() as i32, libm::log10(high).ceil() as i32);
         let of = |digits: &[f64]| {
-            let powers = (first..=last.min(first.saturating_add(400))).map(|power| power_of_ten(power));
+            let powers = (first..=last.min(first.saturating_add(400))).map(power_of_ten);
             let all = powers.flat_map(|power| digits.iter().map(move |digit| digit * power));
             all.filter(|tick| (low..=high).contains(tick)).collect::<Vec<_>>()
         };
@@ -108,6 +116,14 @@ mod tests {
         assert_eq!(labels(&Axis::upward(8999.0, 3)), ["0", "5000"]);
         assert_eq!(labels(&Axis::between(0.5, 2.0, 4)), ["0.5", "1.0", "1.5", "2.0"]);
         assert_eq!(labels(&Axis::between(-0.1, 0.1, 4)), ["-0.10", "-0.05", "0.00", "0.05", "0.10"]);
+    }
+
+    #[test]
+    fn whole_numbers_have_whole_ticks() {
+        assert_eq!(labels(&Axis::whole(0.0, 6)), ["0"]);
+        assert_eq!(labels(&Axis::whole(3.0, 6)), ["0", "1", "2", "3"]);
+        assert_eq!(labels(&Axis::whole(21.0, 6)), ["0", "5", "10", "15", "20"]);
+        assert!(Axis::whole(f64::NAN, 6).place(0.0) > 0.0, "nothing is on the axis itself");
     }
 
     #[test]

@@ -62,6 +62,15 @@ impl Folder {
 
     /// Runs an experiment as it is in the folder, with what the student has chosen.
     pub(super) fn run(&self, config: &ExperimentConfig) -> Result<Ran, Box<dyn Error>> {
+        self.run_watched(config, &mut |_| ())
+    }
+
+    /// The same; `watch` hears what share of it is done.
+    pub(super) fn run_watched(
+        &self,
+        config: &ExperimentConfig,
+        watch: &mut dyn FnMut(f64),
+    ) -> Result<Ran, Box<dyn Error>> {
         let path = self.path.join(&config.file);
         let text =
             fs::read_to_string(&path).map_err(|why| format!("cannot read {}: {why}", path.display()))?;
@@ -69,6 +78,6 @@ impl Folder {
         if config.task {
             experiment::choose(&self.definition, config, &mut table, &self.chosen())?;
         }
-        Ok(experiment::run(config, &table)?)
+        Ok(experiment::run_watched(config, &table, watch)?)
     }
 }

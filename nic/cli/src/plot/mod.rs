@@ -62,7 +62,7 @@ pub(crate) struct Args {
     /// The width of the picture.
     #[arg(long, value_name = "PIXELS", default_value_t = WIDTH, value_parser = clap::value_parser!(u32).range(SIZES))]
     width: u32,
-    /// The height of the picture. [default: 720, and more for more than 4 panels]
+    /// The height of the picture. [default: 720, and more for more panels or longer legends]
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(SIZES))]
     height: Option<u32>,
 }
@@ -97,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         .into());
     }
     let figure = figure(args)?;
-    let size = (args.width, args.height.unwrap_or_else(|| height(figure.panels.len())));
+    let size = (args.width, args.height.unwrap_or_else(|| height(&figure, args.width)));
     write(&figure, size, format, &output)?;
     let drawn: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
     writeln!(stdout(), "{}: {}", output.display(), drawn.join(", "))?;
@@ -120,7 +120,7 @@ pub(crate) fn check(path: &Path) -> Result<(), Failure> {
 
 /// Writes a picture in its usual size. Returns what is drawn.
 pub(crate) fn save(figure: &Figure, path: &Path) -> Result<Vec<&'static str>, Failure> {
-    write(figure, (WIDTH, height(figure.panels.len())), Format::of(path)?, path)?;
+    write(figure, (WIDTH, height(figure, WIDTH)), Format::of(path)?, path)?;
     let mut names: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
     names.dedup();
     Ok(names)

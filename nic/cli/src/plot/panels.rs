@@ -214,6 +214,7 @@ fn goodput(
         weight: 2.6,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -287,6 +288,7 @@ fn queue(queues: &[Queue], link: &LinkHeader) -> Option<Panel> {
         weight: 1.6,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -306,6 +308,7 @@ fn alpha(streams: &mut [Stream], looks: &[Look]) -> Option<Panel> {
         weight: 1.2,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -344,6 +347,7 @@ fn notifications(sources: &[Source], span: &Span) -> Option<Panel> {
         weight: 1.3,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -387,6 +391,7 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
             weight: 1.3,
             items,
             reach: 0.0,
+            is_whole: false,
         });
     }
     let points: Vec<_> = lines.iter().map(|(_, points)| points.clone()).collect();
@@ -405,6 +410,7 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
         weight: 1.4,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -438,5 +444,6 @@ fn losses(sources: &[Source], span: &Span) -> Option<Panel> {
         weight: 1.2,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }

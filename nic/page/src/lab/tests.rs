@@ -33,7 +33,7 @@ fn every_picture_is_that_of_the_students_folder() {
             let title = format!("{}: {}", definition.title, config.name);
             let figure = rnic_plot::of_lab(&title, &ran).expect("a picture");
             let picture = figure.map(|figure| {
-                let size = (rnic_plot::WIDTH, rnic_plot::height(figure.panels.len()));
+                let size = (rnic_plot::WIDTH, rnic_plot::height(&figure, rnic_plot::WIDTH));
                 rnic_plot::svg(&figure, size).expect("a picture")
             });
             assert!(shown.picture == picture, "{title}: another picture");

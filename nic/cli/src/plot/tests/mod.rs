@@ -58,7 +58,7 @@ fn args(words: &[&str]) -> Args {
 fn picture(words: &[&str]) -> Picture {
     let args = args(words);
     let figure = figure(&args).expect("a figure");
-    let size = (args.width, args.height.unwrap_or_else(|| height(figure.panels.len())));
+    let size = (args.width, args.height.unwrap_or_else(|| height(&figure, args.width)));
     Picture::parse(&svg(&figure, size).expect("a picture"))
 }
 
@@ -132,11 +132,11 @@ fn queue_pairs_beyond_the_colours_are_grey_and_move_least() {
     let file = folder.write("a.trace", &sender(20, 100, |index, _| 100 * u64::from(index + 1)));
     let picture = picture(&[&file]);
     let panel = picture.panel("goodput (Gb/s)");
-    let fastest = picture.lines(&panel, shapes::PALETTE[6], 2.0);
+    let fastest = picture.lines(&panel, shapes::PALETTE[7], 2.0);
     assert!((panel.values(&fastest[0])[3].1 - 2.0).abs() < 0.01);
     let grey = shapes::Look::of(usize::MAX, 0);
-    assert_eq!(picture.lines(&panel, grey.color, grey.width).len(), 13);
-    assert!(picture.has_text("13 more"));
+    assert_eq!(picture.lines(&panel, grey.color, grey.width).len(), 12);
+    assert!(picture.has_text("12 more"));
 }
 
 #[test]
