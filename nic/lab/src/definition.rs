@@ -181,7 +181,7 @@ fn plain() -> String {
 pub struct Goal {
     /// What it is called, with the unit of its value.
     pub name: String,
-    /// A formula over parameters, choices (`task.key`) and measurements.
+    /// A formula over parameters, choices (`task.key`, and `task.key.word` among words: 1 if it was chosen, or 0) and measurements.
     pub value: String,
     /// It is at least this formula.
     #[serde(default)]
@@ -274,6 +274,40 @@ impl Definition {
             }
         }
         Ok(values)
+    }
+
+    /// What the student chooses before an experiment can run.
+    pub fn choices<'a>(&'a self, config: &ExperimentConfig) -> impl Iterator<Item = &'a Choice> {
+        let is_set = |set: &String| set.split('.').next() == Some(&*config.name);
+        self.task.iter().filter(move |choice| choice.sets.iter().any(is_set))
+    }
+
+    /// Whether an experiment may have a picture.
+    #[must_use]
+    pub fn has_pictures(&self) -> bool {
+        self.experiment.iter().any(|config| matches!(config.kind, Kind::Transport | Kind::Fabric))
+    }
+
+    /// The title of an experiment's picture.
+    #[must_use]
+    pub fn picture_title(&self, config: &ExperimentConfig) -> String {
+        format!("{}: {}", self.title, config.name)
+    }
+
+    /// What a run shows, as far as it was measured: labels, and values with their units.
+    #[must_use]
+    pub fn shown(&self, values: &Values) -> Vec<(String, String)> {
+        let mut rows = Vec::new();
+        for of in &self.show {
+            let value = match values.get(&of.value) {
+                Some(value) => Some(value.clone()),
+                None => evaluate(&of.value, values).ok().map(Value::Number),
+            };
+            if let Some(value) = value {
+                rows.push((of.label.clone(), format!("{value} {}", of.unit).trim_end().to_owned()));
+            }
+        }
+        rows
     }
 
     /// The experiment of this name.

@@ -131,12 +131,25 @@ pub fn judge(lab: &Lab, answers: &Answers) -> Result<Verdict, LabError> {
         verdict.say("goal", "run", State::Wrong, format!("what you chose cannot run: {why}"));
         return Ok(verdict);
     }
-    values.join("task", &chosen);
+    values.join("task", &with_words(&definition, &chosen));
     for goal in &definition.goal {
         let (state, remark) = judge_goal(goal, &values)?;
         verdict.say("goal", &goal.name, state, remark);
     }
     Ok(verdict)
+}
+
+/// What a student chose, for formulas: a choice among words also has `KEY.WORD`, which is 1 for the word and 0 for all others.
+#[must_use]
+pub fn with_words(definition: &Definition, chosen: &Values) -> Values {
+    let mut all = chosen.clone();
+    for choice in &definition.task {
+        let Some(Value::Text(text)) = chosen.get(&choice.key) else { continue };
+        for word in &choice.choices {
+            all.set(format!("{}.{word}", choice.key), f64::from(u8::from(word == text)));
+        }
+    }
+    all
 }
 
 /// Keys that the lab does not ask for.

@@ -1,6 +1,6 @@
 //! The functions that a page calls. Texts go in and out as bytes in the module's memory.
 
-use super::{Bench, FabricBench};
+use super::{Bench, FabricBench, lab_file, lab_run, labs, words};
 use std::cell::RefCell;
 
 thread_local! {
@@ -132,4 +132,30 @@ pub(crate) extern "C" fn fabric_step() -> *const u8 {
 #[unsafe(no_mangle)]
 pub(crate) extern "C" fn fabric_log(until: f64) -> *const u8 {
     answer(FabricBench::log(&input(), until))
+}
+
+/// A result as JSON.
+fn told<T: serde::Serialize>(result: Result<T, String>) -> *const u8 {
+    answer(result.and_then(|value| serde_json::to_string(&value).map_err(words)))
+}
+
+/// The labs and their experiments.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn lab_list() -> *const u8 {
+    told(labs())
+}
+
+/// The file of the experiment that the text names.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn lab_text() -> *const u8 {
+    told(lab_file(&input()))
+}
+
+/// Runs the experiment that the text names.
+#[expect(unsafe_code, reason = "a name for the page")]
+#[unsafe(no_mangle)]
+pub(crate) extern "C" fn lab_show() -> *const u8 {
+    told(lab_run(&input()))
 }

@@ -11,6 +11,105 @@ use std::path::{Path, PathBuf};
 use support::chromium::Browser;
 use support::{assert_same, page};
 
+/// A call of a lab's run in the page, until it has ended.
+fn run_ends(browser: &mut Browser) {
+    browser.wait("!Lab.worker && (!$('l-picture').src || $('l-picture').complete)");
+}
+
+/// What the page shows of a lab's experiment is what the native program computes, and the picture is that of `rnic lab plot`, byte
+/// for byte.
+#[track_caller]
+fn assert_native_lab(browser: &mut Browser) {
+    run_ends(browser);
+    let setup = browser.text("JSON.stringify(Lab.setup)");
+    let native = rnic_page::lab_run(&setup).unwrap_or_else(|why| panic!("{setup}: {why}"));
+    let picture = browser.text("Lab.shown.picture || ''");
+    assert_same(native.picture.as_deref().unwrap_or_default(), &picture);
+    if native.picture.is_some() {
+        assert_eq!(
+            browser.text("decodeURIComponent($('l-picture').src.split('utf-8,')[1])"),
+            picture,
+            "{setup}"
+        );
+        assert_eq!(browser.number("$('l-picture').naturalWidth"), 1280.0, "the browser draws it: {setup}");
+        assert!(browser.text("$('l-picture').alt").starts_with(&native.title));
+    }
+    assert_eq!(browser.eval("$('l-picture').parentElement.hidden"), json!(native.picture.is_none()));
+    assert_eq!(browser.text("$('l-ladder').textContent"), native.text);
+    let rows =
+        browser.eval("[...$('l-values').rows].map(row => [...row.cells].map(cell => cell.textContent))");
+    assert_eq!(rows, json!(native.values), "{setup}");
+}
+
+#[test]
+fn the_pictures_of_all_labs_are_the_native_ones() {
+    let Some((mut browser, url)) = browser() else { return };
+    let mut pictures = 0.0;
+    for lab in rnic_page::labs().expect("labs") {
+        for experiment in lab.experiments.iter().filter(|name| !name.starts_with("yours")) {
+            browser.open(&format!("{url}#lab={}&experiment={experiment}&student=alice", lab.name));
+            assert_native_lab(&mut browser);
+            pictures += browser.number("Lab.shown.picture ? 1 : 0");
+        }
+    }
+    assert!(pictures >= 15.0, "{pictures}");
+    assert_no_complaints(&mut browser);
+}
+
+#[test]
+fn an_experiment_is_changed_run_and_linked() {
+    let Some((mut browser, url)) = browser() else { return };
+    browser.open(&url);
+    browser.click("#to-lab");
+    browser.wait("!$('lab-view').hidden && $('cable-view').hidden");
+    assert_eq!(browser.eval("Lab.shown"), json!(null), "nothing runs before somebody wants it");
+    browser.set("#l-lab", "go-back-n");
+    browser.set("#l-student", "bob");
+    browser.click("#l-run");
+    assert_native_lab(&mut browser);
+    // Without faults nothing is lost. The file has a sign that is no ASCII.
+    browser.eval("$('l-file').value = '# Größe\\n' + $('l-file').value.split('[faults]')[0]");
+    browser.click("#l-run");
+    assert_native_lab(&mut browser);
+    assert!(!browser.text("Lab.shown.text").contains("dropped"));
+    let (address, shown) = (browser.text("location.href"), browser.text("JSON.stringify(Lab.shown)"));
+    browser.open(&address);
+    run_ends(&mut browser);
+    assert_eq!(browser.text("JSON.stringify(Lab.shown)"), shown, "the link has the change");
+    // A mistake is told, and nothing old is left.
+    browser.eval("$('l-file').value = 'latency = 3'");
+    browser.click("#l-run");
+    run_ends(&mut browser);
+    assert!(browser.text("$('l-status').textContent").contains("loss.toml"), "the mistake");
+    assert_eq!(browser.eval("$('l-picture').parentElement.hidden"), json!(true));
+    browser.click("#l-restore");
+    browser.click("#l-run");
+    assert_native_lab(&mut browser);
+    // The task waits for a choice.
+    browser.set("#l-experiment", "yours");
+    assert_eq!(browser.text("$('l-status').textContent"), "Choose, and run it.");
+    browser.set("#l-task input", "2");
+    browser.click("#l-run");
+    assert_native_lab(&mut browser);
+    assert!(browser.text("location.hash").contains("own="), "the link has the choice");
+    assert_no_complaints(&mut browser);
+}
+
+#[test]
+fn a_run_can_be_stopped_and_a_wrong_link_is_told() {
+    let Some((mut browser, url)) = browser() else { return };
+    browser.open(&format!("{url}#lab=dcqcn&experiment=fixed"));
+    browser.click("#l-stop");
+    let said = browser.text("$('l-status').textContent");
+    // The machine may have been quicker than the hand.
+    assert!(["The run was stopped.", "The run has ended."].contains(&&*said), "{said}");
+    for (part, word) in [("lab=dcqcm", "There is no lab dcqcm."), ("lab=dcqcn&own=%%", "damaged")] {
+        browser.open(&format!("{url}#{part}"));
+        assert!(browser.text("$('l-status').textContent").contains(word), "{part}");
+    }
+    assert_no_complaints(&mut browser);
+}
+
 /// A tab with the page, or nothing where it cannot be had: then a line says so.
 fn browser() -> Option<(Browser, String)> {
     let url = format!("file://{}", page()?.display());
@@ -148,6 +247,36 @@ fn a_packet_that_is_dropped_is_missed_and_sent_again() {
     assert!(counters.contains("rcvd_seq_err 1"), "{counters}");
     assert_native(&mut browser);
     assert_no_complaints(&mut browser);
+}
+
+/// The page once said nothing.
+#[test]
+fn a_mark_that_a_packet_does_not_take_is_told() {
+    let Some((mut browser, url)) = browser() else { return };
+    let mut told = |cc: &str| {
+        browser
+            .open(&(url.clone() + &link(&json!({ "messages": 50, "depth": 16, "bytes": 8192, "cc": cc }))));
+        let flying = "packets.findIndex(packet => packet.kind === 'data' && packet.fate === 'flying')";
+        while browser.number(flying) < 0.0 {
+            browser.click("#step");
+        }
+        browser.eval(&format!("choose({flying})"));
+        let before = browser.text("$('status').textContent");
+        browser.click("#mark");
+        let marked = browser.number("packets.filter(packet => packet.marked).length");
+        browser.eval("go(100)");
+        let cnps = browser.number("packets.filter(packet => packet.name === 'CNP').length");
+        assert_native(&mut browser);
+        assert_no_complaints(&mut browser);
+        (
+            before.contains("mark"),
+            browser.text("$('status').textContent").contains("nobody reacts to a mark"),
+            marked,
+            cnps > 0.0,
+        )
+    };
+    assert_eq!(told("off"), (false, true, 0.0, false));
+    assert_eq!(told("dcqcn:preset=laptop"), (false, false, 1.0, true));
 }
 
 #[test]
@@ -314,9 +443,14 @@ fn the_page_fits_a_screen_and_a_phone() {
     );
     browser.eval("go(told.now + 300)");
     assert_fits(&mut browser, "cable");
-    browser.open(&(url + "#fabric"));
+    browser.open(&(url.clone() + "#fabric"));
     browser.eval("Fabric.go(900)");
     assert_fits(&mut browser, "fabric");
+    for (lab, experiment) in [("dcqcn", "late"), ("go-back-n", "loss")] {
+        browser.open(&format!("{url}#lab={lab}&experiment={experiment}"));
+        run_ends(&mut browser);
+        assert_fits(&mut browser, &format!("lab-{lab}"));
+    }
     assert_no_complaints(&mut browser);
 }
 

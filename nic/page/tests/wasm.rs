@@ -52,6 +52,22 @@ fn the_page_has_the_engine_itself() {
     assert!(native.lines().count() > 500, "one line for every 5 us");
 }
 
+/// The pictures of `rnic lab plot` come out of the page, byte for byte. In a browser the other tests see more of them.
+#[test]
+fn the_page_draws_the_pictures_of_the_labs() {
+    if !has_node() {
+        return;
+    }
+    let Some(file) = page() else { return };
+    for (lab, experiment) in [("go-back-n", "loss"), ("pause", "ring"), ("balance", "modes")] {
+        let setup = format!("{{\"lab\": \"{lab}\", \"experiment\": \"{experiment}\", \"student\": \"bob\"}}");
+        let native = rnic_page::lab_run(&setup).expect("a run");
+        assert!(native.picture.is_some(), "{setup}");
+        let native = serde_json::to_string(&native).expect("JSON");
+        assert_same(&native, &in_node(file, "lab_show", &setup, 0.0));
+    }
+}
+
 #[test]
 fn the_page_is_small_and_asks_for_nothing() {
     let Some(file) = page() else { return };

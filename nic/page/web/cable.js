@@ -98,7 +98,7 @@ function draw() {
   }
   chart("rates", place, span, [[used, COLORS.data, "used (Gb/s)"], [samples.filter(s => s.rate).map(s => [s.at, s.rate]), COLORS.again, told.rate ? "allowed (Gb/s)" : ""]], [[sliders.rate_gbps, "port"]]);
   $("rates").setAttribute("aria-label", `Rates over time: ${told.rate ? `${told.rate.toFixed(2)} Gb/s are allowed now` : "no rate is prescribed"}`);
-  const text = `${told.now.toFixed(1)} us · ${told.done} of ${setup.messages} messages${told.status ? " · " + told.status : ""}${told.ended ? " · ended" : ""}`;
+  const text = `${told.now.toFixed(1)} us · ${told.done} of ${setup.messages} messages${told.status ? " · " + told.status : ""}${told.ended ? " · ended" : ""}${isIgnored() ? " · not marked: without congestion control nobody reacts to a mark, and packets say so" : ""}`;
   if ($("status").textContent !== text) $("status").textContent = text;
   $("counters").textContent = told.counters.map(([name, count]) => `${name} ${count}`).join("\n");
   show();
@@ -169,6 +169,8 @@ function line(p, [a, b], y, begin, isNamed) {
   if (isNamed) g.append(node("text", { x: a + (b - a) * 0.12, y: y(begin + whole * 0.12) - 4, "text-anchor": p.from ? "end" : "start", style: `fill:${stroke}` }, `${p.name} ${p.relative}`));
   return g;
 }
+/* Whether somebody wanted to mark a packet of a NIC that looks at no marks. Its ECN field says so, and then no switch marks it. */
+function isIgnored() { return setup.cc === "off" && setup.actions.some(action => action.do === "mark"); }
 function show() {
   const p = chosen && packets[chosen.id];
   const open = p && (p.fate === "queued" || p.fate === "flying");

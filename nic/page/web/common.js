@@ -15,9 +15,12 @@ function taken(at) {
   return new TextDecoder().decode(new Uint8Array(exports.memory.buffer, at + 4, length));
 }
 
-/* A set-up as part of an address, and back. */
-function packed(setup) { return btoa(JSON.stringify(setup)).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, ""); }
-function unpacked(text) { return JSON.parse(atob(text.replace(/-/g, "+").replace(/_/g, "/"))); }
+/* A set-up as part of an address, in UTF-8, and back. */
+function packed(setup) { return btoa(String.fromCharCode(...new TextEncoder().encode(JSON.stringify(setup)))).replace(/\+/g, "-").replace(/\//g, "_").replace(/=+$/, ""); }
+function unpacked(text) {
+  const bytes = Uint8Array.from(atob(text.replace(/-/g, "+").replace(/_/g, "/")), letter => letter.charCodeAt(0));
+  return JSON.parse(new TextDecoder().decode(bytes));
+}
 async function share(status) {
   try { await navigator.clipboard.writeText(location.href); $(status).textContent = "The link is copied."; } catch { $(status).textContent = "Copy the address of this page: it has everything."; }
 }

@@ -130,12 +130,14 @@ impl Told<'_> {
 /// Draws both runs beside each other.
 #[cfg(feature = "plot")]
 fn draw(page: &Page, args: &Args, reports: &[(String, Report)]) -> Outcome {
-    use crate::plot::fabric::{Run, draw};
+    use rnic_plot::fabric::{Run, figure};
     let mut file = args.traces.clone().into_os_string();
     file.push("-story.svg");
     let runs: Vec<Run<'_>> = reports.iter().map(|(name, report)| Run { name, report }).collect();
     let title = "Two flows: one, joined by another, and alone again";
-    draw(title, "virtual time", &runs, Path::new(&file)).map_err(|error| Failure::new(error.to_string()))?;
+    let drawn = figure(title, "virtual time", &runs).map_err(Into::into);
+    let drawn = drawn.and_then(|figure| crate::plot::save(&figure, Path::new(&file)));
+    drawn.map_err(|error| Failure::new(error.to_string()))?;
     page.row("picture   ", &Path::new(&file).display().to_string());
     Ok(())
 }

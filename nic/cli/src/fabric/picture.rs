@@ -1,8 +1,9 @@
 //! `--plot`.
 
 use super::error::Problem;
-use crate::plot::fabric::{self as plot, Run};
+use crate::plot;
 use rnic_fabric::report::Report;
+use rnic_plot::fabric::{self, Run};
 use std::path::Path;
 
 /// Whether the file can be a picture: asked before anything runs.
@@ -15,13 +16,14 @@ pub(super) fn draw(title: &str, runs: &[(&str, &Report)], path: &Path) -> Result
     let mut seeds: Vec<u64> = runs.iter().map(|(_, report)| report.seed).collect();
     seeds.dedup();
     let seeds: Vec<String> = seeds.iter().map(u64::to_string).collect();
-    let conditions = plot::conditions(runs.iter().map(|(_, report)| *report));
+    let conditions = fabric::conditions(runs.iter().map(|(_, report)| *report));
     let subtitle = format!("virtual time  ·  seed {}{conditions}", seeds.join(", "));
     let alone = runs.len() == 1;
     // One run needs no name.
     let name = |name| if alone { "" } else { name };
     let all: Vec<Run<'_>> = runs.iter().map(|(of, report)| Run { name: name(*of), report }).collect();
-    let drawn =
-        plot::draw(title, &subtitle, &all, path).map_err(|error| Problem::Picture(error.to_string()))?;
+    let drawn = fabric::figure(title, &subtitle, &all).map_err(Into::into);
+    let drawn = drawn.and_then(|figure| plot::save(&figure, path));
+    let drawn = drawn.map_err(|error| Problem::Picture(error.to_string()))?;
     Ok(format!("{}: {}\n", path.display(), drawn.join(", ")))
 }

@@ -2,7 +2,6 @@
 
 use rnic_lab::definition::{Definition, ExperimentConfig};
 use rnic_lab::experiment::{self, Ran};
-use rnic_lab::expression::evaluate;
 use rnic_lab::sheet::{ANSWERS, Answers, parameters};
 use rnic_lab::{Lab, Value, Values};
 use std::error::Error;
@@ -54,13 +53,24 @@ impl Folder {
     /// What keeps an experiment from being run: choices that are not made yet.
     pub(super) fn lacks(&self, config: &ExperimentConfig) -> Vec<&str> {
         let chosen = self.chosen();
-        let is_set = |set: &String| set.split('.').next() == Some(&*config.name);
-        let needed = self.definition.task.iter().filter(|choice| choice.sets.iter().any(is_set));
-        needed.map(|choice| &*choice.key).filter(|key| chosen.get(key).is_none()).collect()
+        self.definition
+            .choices(config)
+            .map(|choice| &*choice.key)
+            .filter(|key| chosen.get(key).is_none())
+            .collect()
     }
 
     /// Runs an experiment as it is in the folder, with what the student has chosen.
     pub(super) fn run(&self, config: &ExperimentConfig) -> Result<Ran, Box<dyn Error>> {
+        self.run_watched(config, &mut |_| ())
+    }
+
+    /// The same; `watch` hears what share of it is done.
+    pub(super) fn run_watched(
+        &self,
+        config: &ExperimentConfig,
+        watch: &mut dyn FnMut(f64),
+    ) -> Result<Ran, Box<dyn Error>> {
         let path = self.path.join(&config.file);
         let text =
             fs::read_to_string(&path).map_err(|why| format!("cannot read {}: {why}", path.display()))?;
@@ -68,21 +78,6 @@ impl Folder {
         if config.task {
             experiment::choose(&self.definition, config, &mut table, &self.chosen())?;
         }
-        Ok(experiment::run(config, &table)?)
+        Ok(experiment::run_watched(config, &table, watch)?)
     }
-}
-
-/// What a lab shows of its runs, as far as it was measured: labels, and values with their units.
-pub(super) fn shown(definition: &Definition, values: &Values) -> Vec<(String, String)> {
-    let mut rows = Vec::new();
-    for of in &definition.show {
-        let value = match values.get(&of.value) {
-            Some(value) => Some(value.clone()),
-            None => evaluate(&of.value, values).ok().map(Value::Number),
-        };
-        if let Some(value) = value {
-            rows.push((of.label.clone(), format!("{value} {}", of.unit).trim_end().to_owned()));
-        }
-    }
-    rows
 }

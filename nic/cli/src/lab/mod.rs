@@ -1,7 +1,7 @@
 //! `rnic lab`: labs for courses.
 //!
 //! The labs and their judge are `rnic_lab`'s, which opens no file and starts no process. Here are the folder of a student
-//! (`folder`), the experiments in it (`run`), the pictures (`picture`), and the labs whose task is a program (`program`), the
+//! (`folder`), the experiments in it (`run`, `progress`), the pictures (`picture`), and the labs whose task is a program (`program`), the
 //! pages of a course (`site`), and a server of those (`serve`).
 
 /// Prints, like `print!`. A reader that closed the pipe has seen enough.
@@ -25,6 +25,7 @@ mod folder;
 #[cfg(feature = "plot")]
 mod picture;
 mod program;
+mod progress;
 mod run;
 mod serve;
 mod show;

@@ -2,8 +2,7 @@
 
 use super::Place;
 use super::folder::Folder;
-use crate::plot::{fabric, steps};
-use rnic_lab::experiment::{Picture, Ran};
+use rnic_lab::experiment::Ran;
 use std::error::Error;
 use std::path::Path;
 use std::process::ExitCode;
@@ -27,7 +26,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             continue;
         }
         let file = folder.path.join(format!("{}.{}", config.name, if args.png { "png" } else { "svg" }));
-        let title = format!("{}: {}", folder.definition.title, config.name);
+        let title = folder.definition.picture_title(config);
         // One that cannot be drawn keeps no other from it.
         match folder.run(config).and_then(|ran| draw(&title, &ran, &file)) {
             Ok(drawn) if drawn.is_empty() => {}
@@ -52,13 +51,8 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Draws what an experiment measured. Returns what is drawn: nothing if there is no picture of it.
 pub(super) fn draw(title: &str, ran: &Ran, file: &Path) -> Result<Vec<&'static str>, Box<dyn Error>> {
-    match &ran.picture {
-        Picture::Steps(all) => steps::draw(title, "virtual time, the requester's port", all, file),
-        Picture::Fabric(reports) if reports.iter().any(|(_, report)| fabric::can_draw(report)) => {
-            let runs: Vec<_> = reports.iter().map(|(name, report)| fabric::Run { name, report }).collect();
-            let conditions = fabric::conditions(reports.iter().map(|(_, report)| report));
-            fabric::draw(title, &format!("virtual time{conditions}"), &runs, file)
-        }
-        Picture::Fabric(_) | Picture::None => Ok(Vec::new()),
+    match rnic_plot::of_lab(title, ran)? {
+        Some(figure) => crate::plot::save(&figure, file),
+        None => Ok(Vec::new()),
     }
 }

@@ -152,7 +152,7 @@ pub(super) fn show(folder: &Folder) -> Result<(), Box<dyn Error>> {
     }
     outln!("Its packets, in {}:\n", capture.display());
     for ladder in Ladder::of_capture(&packets) {
-        outln!("{}", ladder.render(&Style::default()));
+        outln!("{}", ladder.render(&Style::narrow()));
     }
     Ok(())
 }

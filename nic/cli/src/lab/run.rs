@@ -1,8 +1,10 @@
 //! `rnic lab run`.
 
 use super::Place;
-use super::folder::{Folder, shown};
+use super::folder::Folder;
+use super::progress::Progress;
 use rnic_lab::expression::evaluate;
+use rnic_lab::judge::with_words;
 use rnic_lab::{Value, Values};
 use std::error::Error;
 use std::process::ExitCode;
@@ -36,7 +38,9 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
             outln!("{}: it waits for {} in answers.toml\n", config.name, lacks.join(", "));
             continue;
         }
-        let ran = folder.run(config)?;
+        let mut progress = Progress::new(&config.name);
+        let ran = folder.run_watched(config, &mut |share| progress.show(share))?;
+        drop(progress);
         if !ran.text.is_empty() {
             outln!("{} ({})\n\n{}", config.name, config.file, ran.text);
         }
@@ -58,10 +62,10 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
 
 /// Prints what the lab shows, as far as it was measured.
 fn print(folder: &Folder, values: &Values) {
-    let mut rows = shown(&folder.definition, values);
+    let mut rows = folder.definition.shown(values);
     // What the task is judged by, as far as it was tried.
     let mut all = values.clone();
-    all.join("task", &folder.chosen());
+    all.join("task", &with_words(&folder.definition, &folder.chosen()));
     for goal in &folder.definition.goal {
         let is_choice =
             goal.value.starts_with("{task.") && goal.value.find('}') == Some(goal.value.len() - 1);

@@ -2,7 +2,7 @@
 //!
 //! All pages are in memory before the first request: a request names one of them or nothing, and reaches no file.
 
-use super::site::{Course, make, write_all};
+use super::site::{BUILD, Course, PAGE, link, make, write_all};
 use http_body_util::Full;
 use hyper::body::{Bytes, Incoming};
 use hyper::header::{ALLOW, CONTENT_TYPE, HeaderValue};
@@ -22,12 +22,6 @@ use tokio::net::TcpListener;
 use tokio::signal::unix::{SignalKind, signal};
 use tokio::sync::Semaphore;
 
-/// The page with NICs in it: the name at which it is served, and that of the file.
-const PAGE: &str = "rnic.html";
-
-/// How to get that page.
-const BUILD: &str = "the page with two NICs is not built: `nic/page/build` in the sources of rnic makes it";
-
 /// Connections at a time. A browser opens six to a server.
 const CONNECTIONS: usize = 64;
 
@@ -46,9 +40,6 @@ pub(super) struct Args {
     /// The address and port to listen at; port 0 takes one that is free.
     #[arg(long, value_name = "ADDRESS:PORT", default_value = "127.0.0.1:8080")]
     addr: SocketAddr,
-    /// The page with NICs in it. [default: where `nic/page/build` writes it]
-    #[arg(long, value_name = "FILE")]
-    page: Option<PathBuf>,
     #[command(flatten)]
     course: Course,
 }
@@ -86,7 +77,7 @@ async fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     let listener = TcpListener::bind(args.addr)
         .await
         .map_err(|why| format!("cannot listen at {}: {why}; --addr takes another one", args.addr))?;
-    let page = page(args)?;
+    let page = args.course.page()?;
     let scratch = Scratch(std::env::temp_dir().join(format!("rnic-lab-{}", std::process::id())));
     // Here, and not where the pages are written: they shall not make it again once it is removed.
     make(&scratch.0)?;
@@ -100,7 +91,8 @@ async fn serve(args: &Args) -> Result<(), Box<dyn Error>> {
     };
     drop(scratch);
     match page {
-        Some(page) => add(&mut pages, page),
+        Some(page) => add(&mut pages, Bytes::from(page)),
+        None if pages.contains_key(PAGE) => {}
         None => outln!("{BUILD}"),
     }
     let count = pages.keys().filter(|name| name.ends_with(".html")).count();
@@ -129,11 +121,12 @@ fn site(folder: Option<&Path>, into: &Path, course: &Course) -> Result<Pages, Bo
 
 /// Adds the page with NICs in it, with a link to it.
 fn add(pages: &mut Pages, page: Bytes) {
-    let link = format!(
-        "<p><a href=\"{PAGE}\">NICs to play with</a>: the engine itself, in the browser.</p>\n</main>"
-    );
     if let Some(index) = pages.get_mut("index.html") {
-        *index = Bytes::from(String::from_utf8_lossy(index).replace("</main>", &link));
+        let text = String::from_utf8_lossy(index);
+        // Its folder may have the page already.
+        if !text.contains(&link()) {
+            *index = Bytes::from(text.replace("</main>", &format!("{}</main>", link())));
+        }
     }
     pages.insert(PAGE.to_owned(), page);
 }
@@ -151,20 +144,6 @@ fn read(folder: &Path) -> Result<Pages, Box<dyn Error>> {
         }
     }
     Ok(pages)
-}
-
-/// The page with NICs in it, if there is one.
-fn page(args: &Args) -> Result<Option<Bytes>, Box<dyn Error>> {
-    if let Some(file) = &args.page {
-        let page = fs::read(file).map_err(|why| format!("cannot read {}: {why}", file.display()))?;
-        return Ok(Some(Bytes::from(page)));
-    }
-    // The program is in target/debug or target/release, and the page in target/page.
-    let program = std::env::current_exe().ok();
-    let beside =
-        program.as_deref().and_then(Path::parent).and_then(Path::parent).map(|target| target.join("page"));
-    let places = beside.into_iter().chain([PathBuf::from("target/page")]);
-    Ok(places.filter_map(|place| fs::read(place.join(PAGE)).ok()).map(Bytes::from).next())
 }
 
 /// The content type of a page.

@@ -88,12 +88,14 @@ pub(super) fn start(args: &StartArgs) -> Result<ExitCode, Box<dyn Error>> {
         };
         fs::write(&path, text).map_err(|why| failed(&path, why))?;
     }
-    outln!("{}: {}", folder.display(), lab.definition()?.title);
+    let definition = lab.definition()?;
+    outln!("{}: {}", folder.display(), definition.title);
     if args.student == NOBODY {
         outln!("  For nobody in particular: a course wants --student ID, from which the numbers follow.");
     }
     outln!("  README.md      the sheet: begin there");
     outln!("  answers.toml   your predictions, your answers, and what you choose");
-    outln!("Then: cd {}; rnic lab run; rnic lab plot; rnic lab check", folder.display());
+    let plot = if cfg!(feature = "plot") && definition.has_pictures() { "rnic lab plot; " } else { "" };
+    outln!("Then: cd {}; rnic lab run; {plot}rnic lab check", folder.display());
     Ok(ExitCode::SUCCESS)
 }

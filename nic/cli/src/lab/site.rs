@@ -1,6 +1,5 @@
 //! `rnic lab site`: all labs as pages for a course, without a server and without anything from the network.
 
-use super::folder::shown;
 use pulldown_cmark::{Options, Parser, html};
 use rnic_lab::definition::Definition;
 use rnic_lab::experiment::{self, Ran};
@@ -34,6 +33,37 @@ pub(super) struct Course {
     /// The title of the course.
     #[arg(long, value_name = "TEXT", default_value = "RDMA labs")]
     title: String,
+    /// The page with NICs in it. [default: where `nic/page/build` writes it]
+    #[arg(long, value_name = "FILE")]
+    page: Option<PathBuf>,
+}
+
+/// The page with NICs in it: its name among the pages of a course, and that of its file.
+pub(super) const PAGE: &str = "rnic.html";
+
+/// How to get that page.
+pub(super) const BUILD: &str =
+    "the page with NICs in it is not built: `nic/page/build` in the sources of rnic makes it";
+
+impl Course {
+    /// The page with NICs in it, if there is one.
+    pub(super) fn page(&self) -> Result<Option<Vec<u8>>, Box<dyn Error>> {
+        if let Some(file) = &self.page {
+            let page = fs::read(file).map_err(|why| format!("cannot read {}: {why}", file.display()))?;
+            return Ok(Some(page));
+        }
+        // The program is in target/debug or target/release, and the page in target/page.
+        let program = std::env::current_exe().ok();
+        let target = program.as_deref().and_then(Path::parent).and_then(Path::parent);
+        let places =
+            target.map(|target| target.join("page")).into_iter().chain([PathBuf::from("target/page")]);
+        Ok(places.filter_map(|place| fs::read(place.join(PAGE)).ok()).next())
+    }
+}
+
+/// The line of the index that leads to it.
+pub(super) fn link() -> String {
+    format!("<p><a href=\"{PAGE}\">NICs to play with</a>: the engine itself, in the browser.</p>\n")
 }
 
 /// The style of all pages: readable on a phone and on paper, with colours that can be told apart.
@@ -45,8 +75,11 @@ const STYLE: &str = "body{font:17px/1.5 system-ui,sans-serif;max-width:52rem;mar
 
 pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     make(&args.into)?;
-    write_all(&args.into, &args.course)?;
+    let has_page = write_all(&args.into, &args.course)?;
     outln!("{}: {} labs", args.into.join("index.html").display(), LABS.len());
+    if !has_page {
+        outln!("{BUILD}");
+    }
     Ok(ExitCode::SUCCESS)
 }
 
@@ -55,16 +88,23 @@ pub(super) fn make(folder: &Path) -> Result<(), Box<dyn Error>> {
     Ok(fs::create_dir_all(folder).map_err(|why| format!("cannot make {}: {why}", folder.display()))?)
 }
 
-/// Writes all pages into a folder.
-pub(super) fn write_all(into: &Path, course: &Course) -> Result<(), Box<dyn Error>> {
-    let write = |name: &str, text: &str| {
+/// Writes all pages into a folder. Says whether the page with NICs in it is among them.
+pub(super) fn write_all(into: &Path, course: &Course) -> Result<bool, Box<dyn Error>> {
+    let write = |name: &str, text: &[u8]| {
         let path = into.join(name);
         fs::write(&path, text).map_err(|why| format!("cannot write {}: {why}", path.display()))
     };
+    let nics = course.page()?;
+    if let Some(nics) = &nics {
+        write(PAGE, nics)?;
+    }
     let mut list = String::new();
     for (number, lab) in (1..).zip(LABS.iter().map(Builtin::lab)) {
         let definition = lab.definition()?;
-        write(&format!("{}.html", lab.name), &page(into, course, &lab, &definition)?)?;
+        write(
+            &format!("{}.html", lab.name),
+            page(into, course, nics.is_some(), &lab, &definition)?.as_bytes(),
+        )?;
         let _ = writeln!(
             list,
             "<li><a href=\"{}.html\">{}</a>: {} <em>{} minutes</em></li>",
@@ -76,21 +116,31 @@ pub(super) fn write_all(into: &Path, course: &Course) -> Result<(), Box<dyn Erro
         if course.instructor {
             let text = rnic_lab::sheet::instructor(&lab, &course.student)?;
             let title = format!("{}: for instructors", definition.title);
-            write(&format!("{}-instructor.html", lab.name), &framed(&title, &rendered(&text), course))?;
+            write(
+                &format!("{}-instructor.html", lab.name),
+                framed(&title, &rendered(&text), course).as_bytes(),
+            )?;
         }
     }
     let body = format!(
         "<h1>{}</h1>\n<p>Each lab begins with <code>rnic lab start NAME --student ID</code>. The numbers on these pages are those of \
-         {}; yours follow from your ID.</p>\n<ul>\n{list}</ul>\n",
+         {}; yours follow from your ID.</p>\n<ul>\n{list}</ul>\n{}",
         escaped(&course.title),
-        escaped(&course.student)
+        escaped(&course.student),
+        if nics.is_some() { link() } else { String::new() }
     );
-    write("index.html", &framed(&course.title, &body, course))?;
-    Ok(())
+    write("index.html", framed(&course.title, &body, course).as_bytes())?;
+    Ok(nics.is_some())
 }
 
 /// The page of a lab: the sheet, and what its experiments show.
-fn page(into: &Path, course: &Course, lab: &Lab, definition: &Definition) -> Result<String, Box<dyn Error>> {
+fn page(
+    into: &Path,
+    course: &Course,
+    has_nics: bool,
+    lab: &Lab,
+    definition: &Definition,
+) -> Result<String, Box<dyn Error>> {
     let files = folder(lab, &course.student)?;
     let sheet = files.iter().find(|(name, _)| name == "README.md").map_or("", |(_, text)| text);
     let id = rnic_lab::definition::student(&course.student)?;
@@ -102,12 +152,19 @@ fn page(into: &Path, course: &Course, lab: &Lab, definition: &Definition) -> Res
         let ran = experiment::run(config, &table)?;
         let _ = writeln!(results, "<h3>{}</h3>", escaped(&config.name));
         results += &picture(into, lab, &config.name, definition, &ran)?;
+        if has_nics {
+            let _ = writeln!(
+                results,
+                "<p>{}</p>",
+                experiment_link(lab, &id, &config.name, "Change it and run it again")
+            );
+        }
         if !ran.text.is_empty() {
             let _ = writeln!(results, "<pre>{}</pre>", escaped(&ran.text));
         }
         values.join(&config.name, &ran.values);
     }
-    let rows = shown(definition, &values);
+    let rows = definition.shown(&values);
     if !rows.is_empty() {
         let row = |(label, value): &(String, String)| {
             format!("<tr><td>{}</td><td>{}</td></tr>\n", escaped(label), escaped(value))
@@ -115,6 +172,12 @@ fn page(into: &Path, course: &Course, lab: &Lab, definition: &Definition) -> Res
         let _ = writeln!(results, "<table>\n{}</table>", rows.iter().map(row).collect::<String>());
     }
     let mut body = rendered(sheet);
+    let tasks = definition.experiment.iter().filter(|config| has_nics && config.task);
+    let tasks: Vec<String> =
+        tasks.map(|config| experiment_link(lab, &id, &config.name, &config.name)).collect();
+    if !tasks.is_empty() {
+        let _ = writeln!(body, "<p>Your task, in the browser: {}.</p>", tasks.join(", "));
+    }
     if !results.is_empty() {
         let _ = write!(
             body,
@@ -122,6 +185,12 @@ fn page(into: &Path, course: &Course, lab: &Lab, definition: &Definition) -> Res
         );
     }
     Ok(framed(&definition.title, &body, course))
+}
+
+/// A link to an experiment in the page with NICs in it.
+fn experiment_link(lab: &Lab, student: &str, experiment: &str, text: &str) -> String {
+    let address = format!("{PAGE}#lab={}&experiment={experiment}&student={student}", lab.name);
+    format!("<a href=\"{}\">{}</a>", escaped(&address), escaped(text))
 }
 
 /// Draws an experiment into a file beside the page.
@@ -179,7 +248,7 @@ mod tests {
 
     #[test]
     fn a_page_names_its_title_twice() {
-        let course = Course { student: "s".into(), instructor: false, title: "C <1>".into() };
+        let course = Course { student: "s".into(), instructor: false, title: "C <1>".into(), page: None };
         let page = framed("T & t", "<p>body</p>", &course);
         assert!(page.contains("<title>T &amp; t</title>") && page.contains("C &lt;1&gt;</a>"), "{page}");
     }

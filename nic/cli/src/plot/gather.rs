@@ -1,8 +1,8 @@
 //! Turns the samples of a file into quantities over time.
 
 use super::Failure;
-use super::series::{Counter, Gauge, Span};
 use rnic::trace::{Header, LaneSample, QpSample, Reader, Sample};
+use rnic_plot::series::{Counter, Gauge, Span};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 

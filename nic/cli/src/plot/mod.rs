@@ -1,44 +1,27 @@
-//! `rnic plot`: draws the traces of `rnic perf --trace`.
+//! `rnic plot`: draws the traces of `rnic perf --trace`; and files of pictures, for all commands that draw.
 //!
 //! Each file is read twice: for its time span (`gather::Survey`), then for its data (`gather::Gathered`), whose size does
-//! not depend on the length of the trace (`series`). The data becomes panels (`panels`, `figure`), which are drawn (`draw`,
-//! `ticks`) on a backend of plotters (`canvas`). `fabric` makes panels of what `rnic fabric` samples, `steps` of the packets
-//! of a lab.
+//! not depend on the length of the trace. The data becomes panels (`panels`), which `rnic_plot` draws.
 
-mod canvas;
-mod draw;
-pub(crate) mod fabric;
-mod figure;
 mod gather;
 mod panels;
-mod series;
-pub(crate) mod steps;
 #[cfg(test)]
 mod tests;
-mod ticks;
 
-use canvas::{BITMAP, Canvas, VECTOR};
-use figure::Figure;
 use gather::Survey;
 use panels::Source;
-use plotters::backend::{BitMapBackend, SVGBackend};
 use rnic::cc::quantity::parse_seconds;
 use rnic::trace::Header;
-use series::Span;
-use std::fs::File;
-use std::io::{BufWriter, Write, stdout};
+use rnic_plot::figure::Figure;
+use rnic_plot::series::{self, Span};
+use rnic_plot::{WIDTH, height, units};
+use std::io::{Write as _, stdout};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::time::Duration;
 
 /// An error, in one line.
 type Failure = Box<dyn std::error::Error>;
-
-/// The default width in pixels.
-const WIDTH: u32 = 1280;
-
-/// The default height in pixels, the number of panels that it suits, and the pixels that each further panel adds.
-const HEIGHT: (u32, usize, u32) = (720, 4, 140);
 
 /// The range of sizes in pixels: smaller pictures have no room for text, larger ones take over a gigabyte of memory.
 const SIZES: std::ops::RangeInclusive<i64> = 320..=6000;
@@ -79,7 +62,7 @@ pub(crate) struct Args {
     /// The width of the picture.
     #[arg(long, value_name = "PIXELS", default_value_t = WIDTH, value_parser = clap::value_parser!(u32).range(SIZES))]
     width: u32,
-    /// The height of the picture. [default: 720, and more for more than 4 panels]
+    /// The height of the picture. [default: 720, and more for more panels or longer legends]
     #[arg(long, value_name = "PIXELS", value_parser = clap::value_parser!(u32).range(SIZES))]
     height: Option<u32>,
 }
@@ -114,7 +97,7 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
         .into());
     }
     let figure = figure(args)?;
-    let size = (args.width, args.height.unwrap_or_else(|| height(figure.panels.len())));
+    let size = (args.width, args.height.unwrap_or_else(|| height(&figure, args.width)));
     write(&figure, size, format, &output)?;
     let drawn: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
     writeln!(stdout(), "{}: {}", output.display(), drawn.join(", "))?;
@@ -123,22 +106,24 @@ pub(crate) fn run(args: &Args) -> Result<ExitCode, Failure> {
 
 /// Writes a picture.
 fn write(figure: &Figure, size: (u32, u32), format: Format, output: &Path) -> Result<(), Failure> {
-    let cannot = |error: std::io::Error| format!("cannot write {}: {error}", output.display());
-    match format {
-        Format::Svg => std::fs::write(output, svg(figure, size)?).map_err(cannot)?,
-        Format::Png => {
-            let pixels = bitmap(figure, size)?;
-            let file = File::create(output).map_err(cannot)?;
-            write_png(BufWriter::new(file), size, &pixels)
-                .map_err(|error| format!("cannot write {}: {error}", output.display()))?;
-        }
-    }
-    Ok(())
+    let file = match format {
+        Format::Svg => rnic_plot::svg(figure, size)?.into_bytes(),
+        Format::Png => rnic_plot::png(figure, size)?,
+    };
+    Ok(std::fs::write(output, file).map_err(|error| format!("cannot write {}: {error}", output.display()))?)
 }
 
-fn height(panels: usize) -> u32 {
-    let (slide, enough, each) = HEIGHT;
-    slide + each * u32::try_from(panels.saturating_sub(enough)).unwrap_or(0)
+/// Whether a file can be a picture.
+pub(crate) fn check(path: &Path) -> Result<(), Failure> {
+    Format::of(path).map(|_| ())
+}
+
+/// Writes a picture in its usual size. Returns what is drawn.
+pub(crate) fn save(figure: &Figure, path: &Path) -> Result<Vec<&'static str>, Failure> {
+    write(figure, (WIDTH, height(figure, WIDTH)), Format::of(path)?, path)?;
+    let mut names: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
+    names.dedup();
+    Ok(names)
 }
 
 /// Reads the traces.
@@ -260,59 +245,11 @@ fn described(
 fn subtitle(surveys: &[Survey], names: &[String], span: &Span) -> String {
     let link =
         |header: &Header| header.link.as_ref().map(|link| link.name.clone()).filter(|name| !name.is_empty());
-    let (factor, unit) = draw::time_unit(span.window * 0.999);
+    let (factor, unit) = units::time_unit(span.window * 0.999);
     let window = (span.window * factor * 100.0).round() / 100.0;
     let mut parts = described("congestion control", surveys, names, |header| header.cc.clone());
     parts.push(format!("averages over {window} {unit}"));
     // The longest part comes last, because it may be cut.
     parts.extend(described("link", surveys, names, link));
     parts.join("  ·  ")
-}
-
-/// The picture as SVG.
-fn svg(figure: &Figure, (width, height): (u32, u32)) -> Result<String, Failure> {
-    let fine = |pixels: u32| (f64::from(pixels) * VECTOR.scale) as u32;
-    let mut text = String::new();
-    let mut backend = SVGBackend::with_string(&mut text, (fine(width), fine(height)));
-    draw::draw(figure, (width.into(), height.into()), &mut Canvas::new(&mut backend, VECTOR))?;
-    drop(backend);
-    // The picture is drawn at a higher resolution than the size in its first tag.
-    let drawn = format!("width=\"{}\" height=\"{}\"", fine(width), fine(height));
-    Ok(text.replacen(&drawn, &format!("width=\"{width}\" height=\"{height}\""), 1))
-}
-
-/// The picture as RGB pixels.
-fn bitmap(figure: &Figure, (width, height): (u32, u32)) -> Result<Vec<u8>, Failure> {
-    let times = BITMAP.scale as u32;
-    let (fine_width, fine_height) = (width * times, height * times);
-    let mut fine = vec![255; 3 * fine_width as usize * fine_height as usize];
-    let mut backend = BitMapBackend::with_buffer(&mut fine, (fine_width, fine_height));
-    draw::draw(figure, (width.into(), height.into()), &mut Canvas::new(&mut backend, BITMAP))?;
-    drop(backend);
-    Ok(mixed(&fine, fine_width as usize, times as usize))
-}
-
-/// Averages each square of `times` by `times` pixels: plotters smooths the edges of thin lines only.
-fn mixed(fine: &[u8], width: usize, times: usize) -> Vec<u8> {
-    let row = 3 * width;
-    let mut pixels = Vec::with_capacity(fine.len() / (times * times));
-    for rows in fine.chunks_exact(row * times) {
-        for x in (0..row).step_by(3 * times) {
-            for part in 0..3 {
-                let square = (0..times).flat_map(|dy| (0..times).map(move |dx| dy * row + x + 3 * dx + part));
-                let sum: u32 = square.map(|at| u32::from(rows[at])).sum();
-                pixels.push((sum / (times * times) as u32) as u8);
-            }
-        }
-    }
-    pixels
-}
-
-fn write_png(out: impl Write, (width, height): (u32, u32), pixels: &[u8]) -> Result<(), png::EncodingError> {
-    let mut encoder = png::Encoder::new(out, width, height);
-    encoder.set_color(png::ColorType::Rgb);
-    encoder.set_depth(png::BitDepth::Eight);
-    let mut writer = encoder.write_header()?;
-    writer.write_image_data(pixels)?;
-    writer.finish()
 }

@@ -1,9 +1,10 @@
 //! The panels of a figure.
 
-use super::figure::{Color, Item, Look, PALETTE, Panel, Shape};
 use super::gather::{Flow, Gathered, Lane};
-use super::series::{Counter, Point, Span};
 use rnic::trace::{Header, LinkHeader};
+use rnic_plot::figure::{Color, Item, Look, PALETTE, Panel, Shape};
+use rnic_plot::series::{Counter, Point, Span};
+use rnic_plot::units::{SIZES, unit};
 use std::collections::BTreeMap;
 
 /// A file, and its name in legends.
@@ -141,15 +142,7 @@ fn is_named(look: &Look) -> bool {
     look.width > 1.0
 }
 
-/// A unit for values up to `top`: the divisor, and its name.
-pub(super) fn unit(top: f64, units: [(f64, &'static str); 3]) -> (f64, &'static str) {
-    // Up to 2 of the larger unit, the smaller one is easier to read.
-    let fitting = units.into_iter().find(|(factor, _)| top >= 2.0 * factor);
-    fitting.unwrap_or(units[2])
-}
-
 const RATES: [(f64, &str); 3] = [(1e9, "Gb/s"), (1e6, "Mb/s"), (1e3, "kb/s")];
-pub(super) const SIZES: [(f64, &str); 3] = [(1e9, "GB"), (1e6, "MB"), (1e3, "KB")];
 
 fn scaled(points: &[Point], factor: f64) -> Vec<Point> {
     points.iter().map(|(at, value)| (*at, value * factor)).collect()
@@ -221,6 +214,7 @@ fn goodput(
         weight: 2.6,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -294,6 +288,7 @@ fn queue(queues: &[Queue], link: &LinkHeader) -> Option<Panel> {
         weight: 1.6,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -313,6 +308,7 @@ fn alpha(streams: &mut [Stream], looks: &[Look]) -> Option<Panel> {
         weight: 1.2,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -351,6 +347,7 @@ fn notifications(sources: &[Source], span: &Span) -> Option<Panel> {
         weight: 1.3,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -394,6 +391,7 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
             weight: 1.3,
             items,
             reach: 0.0,
+            is_whole: false,
         });
     }
     let points: Vec<_> = lines.iter().map(|(_, points)| points.clone()).collect();
@@ -412,6 +410,7 @@ fn credits(sources: &mut [Source], span: &Span) -> Option<Panel> {
         weight: 1.4,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 
@@ -445,5 +444,6 @@ fn losses(sources: &[Source], span: &Span) -> Option<Panel> {
         weight: 1.2,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }

@@ -45,6 +45,14 @@ impl Style {
 
     /// The shortest arrow: it has room for a packet's name and PSN.
     pub const NARROWEST: usize = 40;
+
+    /// The style for terminals of 80 columns: without ICRC values, and with the longest arrow that fits.
+    #[must_use]
+    pub fn narrow() -> Self {
+        // The heading of the last column is longer than the verdicts in it.
+        let icrc = "icrc".len();
+        Self { icrc_values: false, arrow: 80 - (MARGIN + 1 + 1 + 2 + BYTES + 2 + icrc), ..Self::default() }
+    }
 }
 
 impl Default for Style {

@@ -116,6 +116,8 @@ fn no_line_is_too_wide() -> Result<()> {
     let narrow = ladder.render(&Style { arrow: 0, icrc_values: false, ..style.clone() });
     let widest = Style::NARROWEST + 27;
     assert!(narrow.lines().all(|line| line.chars().count() <= widest), "{narrow}");
+    let terminal = ladder.render(&Style { psn: PsnForm::Absolute, ..Style::narrow() });
+    assert_eq!(terminal.lines().map(|line| line.chars().count()).max(), Some(80), "{terminal}");
     const { assert!(Style::WIDTH <= 110) };
     assert!(ladder.missed() > 3);
     assert!(text.ends_with(&format!("({} more packets were not recorded)\n", ladder.missed())), "{text}");

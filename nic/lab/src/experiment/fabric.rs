@@ -8,11 +8,19 @@ use rnic_fabric::scenario::Scenario;
 use std::path::Path;
 use toml::Table;
 
-pub(super) fn run(config: &ExperimentConfig, table: &Table) -> Result<Ran, LabError> {
+pub(super) fn run(
+    config: &ExperimentConfig,
+    table: &Table,
+    watch: &mut dyn FnMut(f64),
+) -> Result<Ran, LabError> {
     let wrong = |why| LabError::Fabric { name: config.name.clone(), why: Box::new(why) };
     let scenario = Scenario::from_table(table).map_err(wrong)?;
     let seed = scenario.seeds.first().copied().unwrap_or(1);
-    let outcome = scenario.run_all(Path::new("."), seed, &mut |_| true).map_err(wrong)?;
+    let mut goes_on = |share| {
+        watch(share);
+        true
+    };
+    let outcome = scenario.run_all(Path::new("."), seed, &mut goes_on).map_err(wrong)?;
     let values = outcome.metrics.0.iter().map(|(name, metric)| (name.clone(), Value::Number(*metric)));
     Ok(Ran {
         values: Values(values.collect()),

@@ -4,7 +4,7 @@ mod fabric;
 mod store;
 mod transport;
 
-pub use transport::Step;
+pub use transport::{Step, Steps};
 
 use crate::definition::{Definition, ExperimentConfig, Kind};
 use crate::error::LabError;
@@ -28,7 +28,7 @@ pub struct Ran {
 #[derive(Clone, Debug)]
 pub enum Picture {
     /// Packets of two NICs over time.
-    Steps(Vec<Step>),
+    Steps(Steps),
     /// Samples of a fabric, of each variant by its name.
     Fabric(Vec<(String, Report)>),
     /// Nothing.
@@ -81,8 +81,20 @@ pub fn choose(
 /// # Errors
 /// Its table is wrong.
 pub fn run(config: &ExperimentConfig, table: &Table) -> Result<Ran, LabError> {
+    run_watched(config, table, &mut |_| ())
+}
+
+/// Runs an experiment. If it is one that may take long, `watch` hears from time to time what share of it is done.
+///
+/// # Errors
+/// Its table is wrong.
+pub fn run_watched(
+    config: &ExperimentConfig,
+    table: &Table,
+    watch: &mut dyn FnMut(f64),
+) -> Result<Ran, LabError> {
     match config.kind {
-        Kind::Fabric => fabric::run(config, table),
+        Kind::Fabric => fabric::run(config, table, watch),
         Kind::Transport => transport::run(config, table),
         Kind::Store => store::run(config, table),
     }

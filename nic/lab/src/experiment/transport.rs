@@ -89,6 +89,15 @@ struct Faults {
     responder: Vec<String>,
 }
 
+/// What a picture shows of two NICs.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Steps {
+    /// Packets, in the order in which the requester's port saw them.
+    pub packets: Vec<Step>,
+    /// When the last work request completed, in microseconds since the first packet, and how. Nothing, if one has not.
+    pub end: Option<(f64, &'static str)>,
+}
+
 /// A packet of a picture.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Step {
@@ -224,8 +233,10 @@ impl Bench {
         values.set("ended", f64::from(u8::from(is_done)));
         values.set("completion_us", last.as_nanos() as f64 / 1e3);
         values.set("completion_ms", last.as_nanos() as f64 / 1e6);
-        let text = self.ladder.render(&Style { icrc_values: false, ..Style::default() });
-        Ran { values, picture: Picture::Steps(steps), text }
+        let end =
+            is_done.then(|| (last.as_nanos() as f64 / 1e3, failed.unwrap_or(&WcStatus::Success).name()));
+        let text = self.ladder.render(&Style::narrow());
+        Ran { values, picture: Picture::Steps(Steps { packets: steps, end }), text }
     }
 }
 

@@ -117,6 +117,8 @@ int main(void)
 
     printf("first: %s\n", ibv_wc_status_str(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey)));
     printf("%s\n", target + OFFSET);
+    memset(source, '-', strlen(TEXT));
     printf("second: %s\n", ibv_wc_status_str(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey + 1)));
+    printf("%s\n", target + OFFSET);
     return 0;
 }

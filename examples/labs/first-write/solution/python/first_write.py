@@ -62,4 +62,6 @@ def write(rkey):
 
 print("first:", write(remote.rkey))
 print(remote.read(len(TEXT), OFFSET))
+local.write(b"-" * len(TEXT), len(TEXT))
 print("second:", write(remote.rkey + 1))
+print(remote.read(len(TEXT), OFFSET))

@@ -94,7 +94,8 @@ int main(void)
     /* TODO 1: WRITE the text (without its final 0) from `local` to `remote`, at OFFSET. Wait for the completion: poll until
      * there is one. Print ibv_wc_status_str of its status, and the text that is now in `target`. */
 
-    /* TODO 2: WRITE it again with a remote key that does not exist, and print the status of that completion. */
+    /* TODO 2: Put another text of the same length into the local region, and WRITE it with a remote key that does not exist. Print
+     * the status of that completion, and once more the text in `target`: which of the two is it? */
 
     printf("nothing was written yet: %s\n", target + OFFSET);
     return 0;

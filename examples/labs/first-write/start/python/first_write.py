@@ -50,6 +50,7 @@ print(f"the remote region begins at {remote.buf:#x}")
 # its status in words (IBV_WC_SUCCESS is "success", IBV_WC_REM_ACCESS_ERR is
 # "remote access error"), and the text that is now in `remote`.
 
-# TODO 2: WRITE it again with a remote key that does not exist, and print the status of that completion.
+# TODO 2: Put another text of the same length into `local`, and WRITE it with a remote key that does not exist. Print the status of
+# that completion, and once more the text in `remote`: which of the two is it?
 
 print("nothing was written yet:", remote.read(len(TEXT), OFFSET))

@@ -1,14 +1,15 @@
 //! Pictures of known traces: the content of the SVG, and whether a bitmap is drawn.
 
 mod bottleneck;
-mod svg;
+mod reader;
 
 use super::*;
 use bottleneck::Bottleneck;
 use clap::Parser;
+use reader::Picture;
 use rnic::trace::{LinkHeader, PortSample, QpSample, Recorder, Sample, Trace};
+use rnic_plot::{figure as shapes, svg};
 use std::sync::atomic::{AtomicU32, Ordering};
-use svg::Picture;
 
 #[derive(Parser)]
 struct Cli {
@@ -57,7 +58,7 @@ fn args(words: &[&str]) -> Args {
 fn picture(words: &[&str]) -> Picture {
     let args = args(words);
     let figure = figure(&args).expect("a figure");
-    let size = (args.width, args.height.unwrap_or_else(|| height(figure.panels.len())));
+    let size = (args.width, args.height.unwrap_or_else(|| height(&figure, args.width)));
     Picture::parse(&svg(&figure, size).expect("a picture"))
 }
 
@@ -93,7 +94,7 @@ fn values_are_where_the_axes_say() {
     let file = folder.write("a.trace", &sender(1, 1000, |_, milli| if milli < 500 { 2000 } else { 5000 }));
     let picture = picture(&[&file]);
     let panel = picture.panel("goodput (Gb/s)");
-    let lines = picture.lines(&panel, figure::PALETTE[0], 2.0);
+    let lines = picture.lines(&panel, shapes::PALETTE[0], 2.0);
     assert_eq!(lines.len(), 1, "one queue pair, one line");
     let values = panel.values(&lines[0]);
     assert_eq!(values.len(), 200, "windows of 5 ms");
@@ -112,7 +113,7 @@ fn each_queue_pair_has_a_line_of_its_own_colour() {
     let file = folder.write("a.trace", &sender(3, 100, |index, _| 100 * u64::from(index + 1)));
     let picture = picture(&[&file]);
     let panel = picture.panel("goodput (Mb/s)");
-    for (index, color) in figure::PALETTE[..3].iter().enumerate() {
+    for (index, color) in shapes::PALETTE[..3].iter().enumerate() {
         let lines = picture.lines(&panel, *color, 2.0);
         assert_eq!(lines.len(), 1);
         let expected = 100.0 * (index + 1) as f64;
@@ -122,7 +123,7 @@ fn each_queue_pair_has_a_line_of_its_own_colour() {
             "the same ends, other numbers"
         );
     }
-    assert!(picture.lines(&panel, figure::PALETTE[3], 2.0).is_empty());
+    assert!(picture.lines(&panel, shapes::PALETTE[3], 2.0).is_empty());
 }
 
 #[test]
@@ -131,11 +132,11 @@ fn queue_pairs_beyond_the_colours_are_grey_and_move_least() {
     let file = folder.write("a.trace", &sender(20, 100, |index, _| 100 * u64::from(index + 1)));
     let picture = picture(&[&file]);
     let panel = picture.panel("goodput (Gb/s)");
-    let fastest = picture.lines(&panel, figure::PALETTE[6], 2.0);
+    let fastest = picture.lines(&panel, shapes::PALETTE[7], 2.0);
     assert!((panel.values(&fastest[0])[3].1 - 2.0).abs() < 0.01);
-    let grey = figure::Look::of(usize::MAX, 0);
-    assert_eq!(picture.lines(&panel, grey.color, grey.width).len(), 13);
-    assert!(picture.has_text("13 more"));
+    let grey = shapes::Look::of(usize::MAX, 0);
+    assert_eq!(picture.lines(&panel, grey.color, grey.width).len(), 12);
+    assert!(picture.has_text("12 more"));
 }
 
 #[test]
@@ -151,7 +152,7 @@ fn a_queue_pair_that_is_created_later_has_a_line_from_then_on() {
     let file = folder.write("a.trace", &trace);
     let picture = picture(&[&file]);
     let panel = picture.panel("goodput (Gb/s)");
-    let late = panel.values(&picture.lines(&panel, figure::PALETTE[1], 2.0)[0]);
+    let late = panel.values(&picture.lines(&panel, shapes::PALETTE[1], 2.0)[0]);
     assert!((late[0].0 - 502.5).abs() < 0.5, "{late:?}");
     assert!(late[1..].iter().all(|(_, value)| (value - 2.0).abs() < 0.01), "{late:?}");
 }
@@ -166,10 +167,10 @@ fn traces_are_aligned_by_the_time_at_which_they_began() {
     let files = [folder.write("b.trace", &late), folder.write("a.trace", &early)];
     let picture = picture(&[&files[0], &files[1]]);
     let panel = picture.panel("goodput (Gb/s)");
-    let late = panel.values(&picture.lines(&panel, figure::PALETTE[0], 2.0)[0]);
+    let late = panel.values(&picture.lines(&panel, shapes::PALETTE[0], 2.0)[0]);
     let (first, last) = (late[0].0, late[late.len() - 1].0);
     assert!((first - 252.5).abs() < 0.5 && (last - 747.5).abs() < 0.5, "{first} to {last}");
-    let early = panel.values(&picture.lines(&panel, figure::PALETTE[1], 2.0)[0]);
+    let early = panel.values(&picture.lines(&panel, shapes::PALETTE[1], 2.0)[0]);
     assert!((early[0].0 - 2.5).abs() < 0.5);
 }
 
@@ -180,7 +181,7 @@ fn a_part_of_the_time_can_be_drawn() {
     let picture =
         picture(&[&file, "--from", "0.2s", "--to", "400ms", "--window", "10ms", "--title", "A part"]);
     let panel = picture.panel("goodput (Mb/s)");
-    let values = panel.values(&picture.lines(&panel, figure::PALETTE[0], 2.0)[0]);
+    let values = panel.values(&picture.lines(&panel, shapes::PALETTE[0], 2.0)[0]);
     assert_eq!(values.len(), 20);
     assert!((values[0].0 - 205.0).abs() < 0.2 && (values[19].0 - 395.0).abs() < 0.2, "{values:?}");
     assert!((values[0].1 - 1204.5).abs() < 3.0, "{values:?}");
@@ -216,13 +217,13 @@ fn a_single_outlier_among_a_hundred_thousand_samples_is_visible() {
     let file = folder.write("a.trace", &Trace { header, samples: (0..100_000).map(sample).collect() });
     let picture = picture(&[&file]);
     let panel = picture.panel("queue (KB)");
-    let lines = picture.lines(&panel, figure::Color(0x40, 0x40, 0x40), 1.5);
+    let lines = picture.lines(&panel, shapes::Color(0x40, 0x40, 0x40), 1.5);
     let values = panel.values(&lines[0]);
     assert!(values.len() < 4 * 1280 + 4, "bounded by the width: {}", values.len());
     let peak = values.iter().copied().max_by(|a, b| a.1.total_cmp(&b.1)).expect("values");
     assert!((peak.0 - 7.7777).abs() < 0.01 && (peak.1 - 900.0).abs() < 2.0, "{peak:?}");
     assert!(picture.has_text("Kmin, 5 KB") && picture.has_text("Kmax, 200 KB"));
-    for (color, level) in [(figure::PALETTE[0], 5.0), (figure::PALETTE[1], 200.0)] {
+    for (color, level) in [(shapes::PALETTE[0], 5.0), (shapes::PALETTE[1], 200.0)] {
         let dashes = picture.lines(&panel, color, 1.5);
         assert!(dashes.len() > 20);
         assert!(panel.values(&dashes[3]).iter().all(|(_, value)| (value - level).abs() < 2.0));
@@ -259,10 +260,10 @@ fn two_senders_and_their_receiver_make_all_panels() {
     }
     assert!(picture.has_text("congestion control: dcqcn:preset=laptop"));
     let panel = picture.panel("goodput (Gb/s)");
-    let total = panel.values(&picture.lines(&panel, figure::Color::GREY, 2.0)[0]);
+    let total = panel.values(&picture.lines(&panel, shapes::Color::GREY, 2.0)[0]);
     assert!(total.iter().all(|(_, value)| (8.0..10.1).contains(value)), "the port is busy: {total:?}");
     let alpha = picture.panel("alpha");
-    for color in &figure::PALETTE[..2] {
+    for color in &shapes::PALETTE[..2] {
         let values = alpha.values(&picture.lines(&alpha, *color, 2.0)[0]);
         assert!(values.iter().all(|(at, value)| *at > 499.0 && (0.0..=1.001).contains(value)), "{values:?}");
     }
@@ -299,7 +300,7 @@ fn credits_have_a_panel_with_the_time_of_stalls_shaded() {
     let file = folder.write("a.trace", &bottleneck::credits());
     let picture = picture(&[&file]);
     let panel = picture.panel("credits (KB)");
-    let values = panel.values(&picture.lines(&panel, figure::PALETTE[0], 2.0)[0]);
+    let values = panel.values(&picture.lines(&panel, shapes::PALETTE[0], 2.0)[0]);
     assert!(
         values.iter().any(|(at, value)| (*at - 110.0).abs() < 3.0 && *value < 0.5),
         "none left: {values:?}"
@@ -381,16 +382,17 @@ fn a_bitmap_has_the_requested_size_and_is_not_blank() {
     let file = folder.write("a.trace", &sender(2, 100, |index, _| 1000 + 500 * u64::from(index)));
     let output = folder.path("a.png");
     run(&args(&[&file, "-o", &output, "--width", "640", "--height", "400"])).expect("a picture");
-    let decoder = png::Decoder::new(std::io::BufReader::new(File::open(&output).expect("the picture")));
+    let decoder =
+        png::Decoder::new(std::io::BufReader::new(std::fs::File::open(&output).expect("the picture")));
     let mut reader = decoder.read_info().expect("a PNG");
     let mut pixels = vec![0; reader.output_buffer_size().expect("a small picture")];
     let info = reader.next_frame(&mut pixels).expect("a frame");
     assert_eq!((info.width, info.height, info.color_type), (640, 400, png::ColorType::Rgb));
-    let count = |color: figure::Color| {
+    let count = |color: shapes::Color| {
         pixels.chunks_exact(3).filter(|pixel| **pixel == [color.0, color.1, color.2]).count()
     };
-    assert!(count(figure::Color(255, 255, 255)) > 640 * 400 / 2, "paper");
-    for color in &figure::PALETTE[..2] {
+    assert!(count(shapes::Color(255, 255, 255)) > 640 * 400 / 2, "paper");
+    for color in &shapes::PALETTE[..2] {
         assert!(count(*color) > 300, "a line across the picture has {} pixels of its colour", count(*color));
     }
     // Text of the title, in the upper left corner.

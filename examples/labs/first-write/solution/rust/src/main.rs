@@ -24,7 +24,9 @@ fn main() -> Result<(), Error> {
     println!("{}", String::from_utf8_lossy(&target.to_vec()?));
     let mut wrong = target.remote(OFFSET);
     wrong.rkey += 1;
+    source.write_at(0, &[b'-'; TEXT.len()])?;
     left.qp.write(2, source.all(), wrong)?;
     println!("second: {}", left.wait()?.status);
+    println!("{}", String::from_utf8_lossy(&target.to_vec()?));
     Ok(())
 }

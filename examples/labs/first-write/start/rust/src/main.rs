@@ -22,8 +22,9 @@ fn main() -> Result<(), Error> {
     // TODO 1: WRITE the text from `source` to `target`, at OFFSET: `left.qp.write(id, source.all(), target.remote(...))`. Wait for
     // the completion with `left.wait()`. Print its status (`{}`), and the text that is now in `target`.
 
-    // TODO 2: WRITE it again with a remote key that does not exist (`rkey` of what `target.remote` gives), and print the status
-    // of that completion.
+    // TODO 2: Put another text of the same length into `source` (`write_at`), and WRITE it with a remote key that does not exist
+    // (`rkey` of what `target.remote` gives). Print the status of that completion, and once more the text in `target`: which of the
+    // two is it?
 
     println!("nothing was written yet: {} bytes for offset {OFFSET}", source.len().min(target.len()));
     Ok(())

@@ -1,11 +1,13 @@
 //! Draws a figure on a canvas: stacked panels with axes, and legends on the right.
 
-use super::Failure;
-use super::canvas::{Anchor, Canvas, fitted, text_width};
+use super::PlotError;
+use super::canvas::{Anchor, Canvas};
 use super::figure::{Color, Figure, Item, Look, Panel, Shape};
 use super::series::Point;
+use super::text::{fitted, text_width};
 use super::ticks::Axis;
-use plotters::backend::DrawingBackend;
+use super::units::time_unit;
+use plotters_backend::DrawingBackend;
 
 const INK: Color = Color(0x22, 0x22, 0x22);
 const SOFT: Color = Color(0x59, 0x59, 0x59);
@@ -35,25 +37,27 @@ impl Sizes {
     fn of(width: f64) -> Self {
         let unit = (width / SLIDE).clamp(0.7, 4.0);
         Self {
-            title: 24.0 * unit,
-            subtitle: 15.0 * unit,
-            text: 14.5 * unit,
+            title: 26.0 * unit,
+            subtitle: 17.0 * unit,
+            // Nine pixels are left of it in half the size, which can still be read.
+            text: 18.0 * unit,
             margin: 18.0 * unit,
             gap: 18.0 * unit,
-            swatch: 30.0 * unit,
-            marker: 8.0 * unit,
+            swatch: 32.0 * unit,
+            marker: 9.5 * unit,
             spacing: 120.0 * unit,
             stroke: unit,
         }
     }
-}
 
-/// The unit of the time axis: its number per second, and its name.
-pub(super) fn time_unit(length: f64) -> (f64, &'static str) {
-    match length {
-        length if length > 1.0 => (1.0, "s"),
-        length if length > 1e-3 => (1e3, "ms"),
-        _ => (1e6, "µs"),
+    /// Where panels begin, below the title.
+    fn head(&self) -> f64 {
+        self.margin + 0.8 * self.title + 1.6 * self.subtitle + 1.2 * self.gap
+    }
+
+    /// The height of a line of a legend.
+    fn line(&self) -> f64 {
+        1.45 * self.text
     }
 }
 
@@ -81,42 +85,64 @@ impl Frame {
 }
 
 /// Draws a figure.
-pub(super) fn draw<B: DrawingBackend>(
+pub(crate) fn draw<B: DrawingBackend>(
     figure: &Figure,
     (width, height): (f64, f64),
     canvas: &mut Canvas<'_, B>,
-) -> Result<(), Failure> {
+) -> Result<(), PlotError> {
     let sizes = Sizes::of(width);
     canvas.rectangle((0.0, 0.0), (width, height), Color(255, 255, 255))?;
     let room = (width - 2.0 * sizes.margin) / sizes.title;
-    let mut y = sizes.margin + 0.8 * sizes.title;
+    let y = sizes.margin + 0.8 * sizes.title;
     canvas.text(&fitted(&figure.title, room), (sizes.margin, y), sizes.title, INK, Anchor::Left)?;
-    y += 1.6 * sizes.subtitle;
+    let y = y + 1.6 * sizes.subtitle;
     let room = (width - 2.0 * sizes.margin) / sizes.subtitle;
     canvas.text(&fitted(&figure.subtitle, room), (sizes.margin, y), sizes.subtitle, SOFT, Anchor::Left)?;
-    let top = y + 1.2 * sizes.gap;
+    let top = sizes.head();
     let left = left_of(figure, &sizes, unit_of(figure, &sizes, height - top));
     panels(figure, &sizes, (width, height), (left, top), canvas)?;
     canvas.present()
 }
 
+/// The height at which all legends fit.
+pub(crate) fn height_for_legends(figure: &Figure, width: f64) -> f64 {
+    let sizes = Sizes::of(width);
+    let unit = |panel: &Panel| {
+        let lines = panel.items.iter().filter(|item| item.legend.is_some()).count();
+        // Half a line keeps it apart from the legend below.
+        ((lines as f64 + 0.5) * sizes.line() - sizes.gap) / panel.weight
+    };
+    let least = figure.panels.iter().map(unit).fold(0.0, f64::max);
+    let weights: f64 = figure.panels.iter().map(|panel| panel.weight).sum();
+    // The pixel is for what rounding takes.
+    sizes.head() + around(figure, &sizes) + least * weights + 1.0
+}
+
 /// The room below a horizontal axis: for its numbers and its label.
 const BELOW: f64 = 3.0;
 
-/// The height of a panel of weight 1, if all panels have this room together with what is below them.
-fn unit_of(figure: &Figure, sizes: &Sizes, room: f64) -> f64 {
+/// The height of what is below panels and between them.
+fn around(figure: &Figure, sizes: &Sizes) -> f64 {
     let own = figure.panels.iter().filter(|panel| panel.across.is_some()).count();
     // All panels over time have one axis.
     let axes = own + usize::from(own < figure.panels.len());
     let gaps = sizes.gap * figure.panels.len().saturating_sub(1) as f64;
+    sizes.margin + BELOW * sizes.text * axes as f64 + gaps
+}
+
+/// The height of a panel of weight 1, if all panels have this room together with what is below them.
+fn unit_of(figure: &Figure, sizes: &Sizes, room: f64) -> f64 {
     let weights: f64 = figure.panels.iter().map(|panel| panel.weight).sum();
-    (room - sizes.margin - BELOW * sizes.text * axes as f64 - gaps) / weights
+    (room - around(figure, sizes)) / weights
 }
 
 /// The vertical axis of a panel: one tick per two lines of text, at most 6.
 fn upward(panel: &Panel, sizes: &Sizes, unit: f64) -> Axis {
     let most = (panel.weight * unit / (2.2 * sizes.text)) as usize;
-    Axis::upward(panel.top(), most.clamp(1, 6))
+    match panel.is_whole {
+        true => Axis::whole(panel.top(), most.clamp(1, 6)),
+        false => Axis::upward(panel.top(), most.clamp(1, 6)),
+    }
 }
 
 /// Where panels begin: behind the widest number of an axis.
@@ -134,7 +160,7 @@ fn panels<B: DrawingBackend>(
     (width, height): (f64, f64),
     (left, top): (f64, f64),
     canvas: &mut Canvas<'_, B>,
-) -> Result<(), Failure> {
+) -> Result<(), PlotError> {
     let right = width - sizes.margin - legend_width(figure, sizes, width) - sizes.gap;
     let unit = unit_of(figure, sizes, height - top);
     let (factor, time_name) = time_unit(figure.span.length());
@@ -168,9 +194,26 @@ fn panels<B: DrawingBackend>(
 /// The width of the legends: that of the widest, up to a share of the figure.
 fn legend_width(figure: &Figure, sizes: &Sizes, width: f64) -> f64 {
     const MOST: f64 = 0.27;
-    let legends = figure.panels.iter().flat_map(|panel| &panel.items).filter_map(|item| item.legend.as_ref());
-    let widest = legends.map(|legend| text_width(legend)).fold(0.0, f64::max) * sizes.text;
+    let widest = |panel: &Panel| {
+        let axis = upward(panel, sizes, 0.0);
+        panel
+            .items
+            .iter()
+            .filter_map(|item| legend_of(item, &axis))
+            .map(|text| text_width(&text))
+            .fold(0.0, f64::max)
+    };
+    let widest = figure.panels.iter().map(widest).fold(0.0, f64::max) * sizes.text;
     (widest + sizes.swatch + sizes.text).min(MOST * width)
+}
+
+/// The text of an item in the legend. A level that the axis does not reach is said to be above.
+fn legend_of(item: &Item, axis: &Axis) -> Option<String> {
+    let legend = item.legend.as_ref()?;
+    match item.shape {
+        Shape::Level(level) if level > axis.high => Some(format!("{legend} (above)")),
+        _ => Some(legend.clone()),
+    }
 }
 
 /// Draws one panel.
@@ -188,7 +231,7 @@ struct Painter<'a, 'b, B> {
 }
 
 impl<B: DrawingBackend> Painter<'_, '_, B> {
-    fn panel(&mut self, panel: &Panel) -> Result<(), Failure> {
+    fn panel(&mut self, panel: &Panel) -> Result<(), PlotError> {
         let (behind, before): (Vec<_>, Vec<_>) = panel.items.iter().partition(|item| item.shape.is_filled());
         for item in behind {
             self.item(item)?;
@@ -210,7 +253,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 
     /// The numbers of the horizontal axis, and its label.
-    fn below(&mut self, label: &str) -> Result<(), Failure> {
+    fn below(&mut self, label: &str) -> Result<(), PlotError> {
         let (frame, sizes) = (self.frame, self.sizes);
         for tick in &self.time.ticks {
             let at = (frame.x(self.time, *tick), frame.bottom + 1.4 * sizes.text);
@@ -220,7 +263,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         self.canvas.text(label, at, sizes.text, INK, Anchor::Middle)
     }
 
-    fn grid(&mut self) -> Result<(), Failure> {
+    fn grid(&mut self) -> Result<(), PlotError> {
         let (frame, sizes) = (self.frame, self.sizes);
         for tick in &self.axis.ticks {
             let y = frame.y(self.axis, *tick);
@@ -242,7 +285,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         (self.frame.x(self.time, at * self.factor), self.frame.y(self.axis, value))
     }
 
-    fn item(&mut self, item: &Item) -> Result<(), Failure> {
+    fn item(&mut self, item: &Item) -> Result<(), PlotError> {
         let Look { color, width, .. } = item.look;
         let width = width * self.sizes.stroke;
         match &item.shape {
@@ -287,6 +330,10 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
                     self.canvas.dashes((self.frame.left, y), (self.frame.right, y), color, width)?;
                 }
             }
+            Shape::Moment(at) => {
+                let x = self.frame.x(self.time, at * self.factor);
+                self.canvas.dashes((x, self.frame.top), (x, self.frame.bottom), color, width)?;
+            }
             Shape::Shade(steps) => {
                 for (from, to, share) in steps.iter().filter(|step| step.2 > 0.0) {
                     let (left, right) = (self.place((*from, 0.0)).0, self.place((*to, 0.0)).0);
@@ -302,7 +349,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 
     /// Markers at equal distances on each line, offset from those of other lines; for steps, at the highest of each part.
-    fn markers(&mut self, index: usize, count: usize, item: &Item) -> Result<(), Failure> {
+    fn markers(&mut self, index: usize, count: usize, item: &Item) -> Result<(), PlotError> {
         let Some(marker) = item.look.marker else { return Ok(()) };
         let places = match &item.shape {
             Shape::Line(points) => self.along(points, (index as f64 + 0.5) / count as f64),
@@ -354,24 +401,22 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 
     /// The legend, cut to the lines that fit.
-    fn legend(&mut self, panel: &Panel) -> Result<(), Failure> {
+    fn legend(&mut self, panel: &Panel) -> Result<(), PlotError> {
         let (frame, sizes) = (self.frame, self.sizes);
         let named: Vec<_> =
-            panel.items.iter().filter_map(|item| Some((item, item.legend.as_ref()?))).collect();
-        let line = 1.45 * sizes.text;
+            panel.items.iter().filter_map(|item| Some((item, legend_of(item, self.axis)?))).collect();
+        let line = sizes.line();
         let room = (((frame.height() + sizes.gap) / line) as usize).max(1);
         let left = frame.right + sizes.gap;
         let width = (self.edge - left - sizes.swatch - 0.6 * sizes.text) / sizes.text;
         let shown = if named.len() > room { room - 1 } else { named.len() };
         let mut y = frame.top + 0.5 * line;
-        for (item, legend) in &named[..shown] {
+        for (item, text) in &named[..shown] {
             self.swatch(item, (left, y))?;
-            let off = matches!(item.shape, Shape::Level(level) if level > self.axis.high);
-            let text = if off { format!("{legend} (above)") } else { (*legend).clone() };
             // A heading stands in the place of the samples.
             let indent = if item.shape == Shape::Heading { 0.0 } else { sizes.swatch + 0.6 * sizes.text };
             let at = (left + indent, y + 0.36 * sizes.text);
-            self.canvas.text(&fitted(&text, width), at, sizes.text, INK, Anchor::Left)?;
+            self.canvas.text(&fitted(text, width), at, sizes.text, INK, Anchor::Left)?;
             y += line;
         }
         if shown < named.len() {
@@ -383,7 +428,7 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
     }
 
     /// A sample of a quantity's look, centred at `y`.
-    fn swatch(&mut self, item: &Item, (x, y): (f64, f64)) -> Result<(), Failure> {
+    fn swatch(&mut self, item: &Item, (x, y): (f64, f64)) -> Result<(), PlotError> {
         let Look { color, width, marker } = item.look;
         let (width, length) = (width * self.sizes.stroke, self.sizes.swatch);
         match item.shape {
@@ -392,6 +437,10 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
             }
             Shape::Dots(_) | Shape::Heading => {}
             Shape::Level(_) => self.canvas.dashes((x, y), (x + length, y), color, width)?,
+            Shape::Moment(_) => {
+                let (x, half) = (x + 0.5 * length, 0.5 * self.sizes.text);
+                self.canvas.line(&[(x, y - half), (x, y + half)], color, width)?;
+            }
             Shape::Area(_) | Shape::Band(_) | Shape::Bars(_) | Shape::Shade(_) => {
                 let half = 0.35 * self.sizes.text;
                 self.canvas.rectangle((x, y - half), (x + length, y + half), color)?;

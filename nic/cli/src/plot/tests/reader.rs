@@ -1,7 +1,7 @@
 //! Reads the subset of SVG that plotters writes: lines, rectangles and text, in pixels of the picture.
 
-use crate::plot::canvas::VECTOR;
-use crate::plot::figure::Color;
+use rnic_plot::FINENESS;
+use rnic_plot::figure::Color;
 use std::collections::BTreeMap;
 
 type Attributes = BTreeMap<String, String>;
@@ -61,7 +61,7 @@ fn attributes(tag: &str) -> Attributes {
 }
 
 fn number(of: &Attributes, key: &str) -> f64 {
-    of[key].parse::<f64>().expect("a number") / VECTOR.scale
+    of[key].parse::<f64>().expect("a number") / FINENESS
 }
 
 fn plain(text: &str) -> String {
@@ -91,7 +91,7 @@ impl Picture {
                 "polyline" => {
                     let point = |point: &str| {
                         let (x, y) = point.split_once(',').expect("a point");
-                        let pixels = |text: &str| text.parse::<f64>().expect("a number") / VECTOR.scale;
+                        let pixels = |text: &str| text.parse::<f64>().expect("a number") / FINENESS;
                         (pixels(x), pixels(y))
                     };
                     picture.lines.push(Line {

@@ -1,21 +1,25 @@
 //! Turns the samples of a quantity into a line. Memory does not depend on the length of the trace.
 
 /// A point of a line: a time in seconds, and a value. NaN is a gap.
-pub(super) type Point = (f64, f64);
+pub type Point = (f64, f64);
 
 /// The time span that is drawn, in seconds, and its resolution.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Span {
-    pub(super) from: f64,
-    pub(super) to: f64,
+pub struct Span {
+    /// Where it begins.
+    pub from: f64,
+    /// Where it ends.
+    pub to: f64,
     /// The number of pixel columns.
-    pub(super) columns: usize,
+    pub columns: usize,
     /// The window of averages in seconds. The last one may be cut.
-    pub(super) window: f64,
+    pub window: f64,
 }
 
 impl Span {
-    pub(super) fn length(&self) -> f64 {
+    /// How long it is.
+    #[must_use]
+    pub fn length(&self) -> f64 {
         self.to - self.from
     }
 
@@ -33,7 +37,9 @@ impl Span {
         (((at - self.from) / self.window) as usize).min(self.windows() - 1)
     }
 
-    pub(super) fn contains(&self, at: f64) -> bool {
+    /// Whether a time is in it.
+    #[must_use]
+    pub fn contains(&self, at: f64) -> bool {
         (self.from..=self.to).contains(&at)
     }
 
@@ -47,7 +53,7 @@ impl Span {
 /// A quantity that goes up and down. Each column keeps its first, last, lowest and highest value. A line through these has
 /// the same pixels as a line through all values, so no peak is lost (Jugel et al., "M4", VLDB 2014).
 #[derive(Clone, Debug, Default)]
-pub(super) struct Gauge {
+pub struct Gauge {
     points: Vec<Point>,
     /// The current column, and its first, lowest, highest and last point.
     column: Option<(usize, [Point; 4])>,
@@ -55,7 +61,7 @@ pub(super) struct Gauge {
 
 impl Gauge {
     /// Adds a value. Times must not decrease.
-    pub(super) fn add(&mut self, span: &Span, at: f64, value: Option<f64>) {
+    pub fn add(&mut self, span: &Span, at: f64, value: Option<f64>) {
         if !span.contains(at) {
             return;
         }
@@ -95,7 +101,8 @@ impl Gauge {
     }
 
     /// The line.
-    pub(super) fn finish(mut self) -> Vec<Point> {
+    #[must_use]
+    pub fn finish(mut self) -> Vec<Point> {
         self.flush();
         while self.points.last().is_some_and(|(_, value)| value.is_nan()) {
             self.points.pop();
@@ -107,7 +114,7 @@ impl Gauge {
 /// A counter whose rate is drawn. The increase between two samples is spread over the windows between them, so that the
 /// picture shows all of it.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Counter {
+pub struct Counter {
     /// The previous sample.
     before: Option<(f64, u64)>,
     /// The increase of the counter in each window, and the time that samples cover.
@@ -116,12 +123,13 @@ pub(super) struct Counter {
 
 impl Counter {
     /// Starts at 0 at the time `at`, for objects created since the last sample.
-    pub(super) fn born(at: f64) -> Self {
+    #[must_use]
+    pub fn born(at: f64) -> Self {
         Self { before: Some((at, 0)), windows: Vec::new() }
     }
 
     /// Adds a total. Times must not decrease.
-    pub(super) fn add(&mut self, span: &Span, at: f64, total: u64) {
+    pub fn add(&mut self, span: &Span, at: f64, total: u64) {
         let Some((since, before)) = self.before.replace((at, total)) else { return };
         let (from, to) = (since.max(span.from), at.min(span.to));
         if from >= to {
@@ -143,12 +151,14 @@ impl Counter {
     }
 
     /// The increase of the counter in the time span that is drawn.
-    pub(super) fn total(&self) -> f64 {
+    #[must_use]
+    pub fn total(&self) -> f64 {
         self.windows.iter().map(|(grown, _)| grown).sum()
     }
 
     /// The increase per second, at the middle of each window of which samples cover at least half.
-    pub(super) fn rate(&self, span: &Span) -> Vec<Point> {
+    #[must_use]
+    pub fn rate(&self, span: &Span) -> Vec<Point> {
         let windows = self.windows.iter().enumerate();
         let seen = windows.filter(|(_, (_, looked))| *looked >= 0.5 * span.window);
         seen.map(|(index, (grown, looked))| {
@@ -159,7 +169,8 @@ impl Counter {
     }
 
     /// The increase per second in each window, from its start to its end, regardless of how much of it samples cover.
-    pub(super) fn steps(&self, span: &Span) -> Vec<(f64, f64, f64)> {
+    #[must_use]
+    pub fn steps(&self, span: &Span) -> Vec<(f64, f64, f64)> {
         let windows = self.windows.iter().enumerate();
         windows
             .map(|(index, (grown, _))| {
@@ -170,7 +181,7 @@ impl Counter {
     }
 
     /// Adds another counter with the same windows. A time is covered if either counter has samples of it.
-    pub(super) fn absorb(&mut self, other: &Self) {
+    pub fn absorb(&mut self, other: &Self) {
         if self.windows.is_empty() {
             self.windows = vec![(0.0, 0.0); other.windows.len()];
         }
@@ -181,11 +192,12 @@ impl Counter {
 }
 
 /// The default length of a window: a round number, at least two samples, such that there are a few hundred windows.
-pub(super) fn window(length: f64, interval: f64) -> f64 {
+#[must_use]
+pub fn window(length: f64, interval: f64) -> f64 {
     /// The most windows: more look like noise.
     const MOST: f64 = 250.0;
     let least = (length / MOST).max(2.0 * interval).max(1e-9);
-    let power = 10_f64.powf(least.log10().floor());
+    let power = libm::pow(10.0, libm::log10(least).floor());
     let nice = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
     nice.into_iter().find(|window| *window >= least * (1.0 - 1e-9)).unwrap_or(least).min(length)
 }

@@ -1,14 +1,13 @@
 //! Pictures of `rnic fabric`: samples over time, and how flow completion times are distributed.
 
 use super::figure::{Across, Color, Figure, Item, Look, PALETTE, Panel, Shape};
-use super::panels::{SIZES, unit};
 use super::series::{Gauge, Point, Span};
-use super::{Failure, Format, WIDTH, height, write};
+use super::units::{SIZES, unit};
+use super::{PlotError, WIDTH};
 use rnic_fabric::report::{Line, Report, Series};
-use std::path::Path;
 
 /// From so many finished flows on, the distribution of their completion times is drawn.
-const ENOUGH: usize = 20;
+pub(crate) const ENOUGH: usize = 20;
 
 /// The most averages of a line: more look like noise.
 const MOST: usize = 400;
@@ -20,40 +19,26 @@ const STEPS: usize = 1000;
 const WIDE: f64 = 20.0;
 
 /// A run, with the name that tells it apart from others in the same picture.
-pub(crate) struct Run<'a> {
+#[derive(Clone, Copy, Debug)]
+pub struct Run<'a> {
     /// Its name. Nothing, if there is one run only.
-    pub(crate) name: &'a str,
+    pub name: &'a str,
     /// What came out.
-    pub(crate) report: &'a Report,
+    pub report: &'a Report,
 }
 
 /// Whether a run has something to draw.
-pub(crate) fn can_draw(report: &Report) -> bool {
+#[must_use]
+pub fn can_draw(report: &Report) -> bool {
     let finished = report.flows.iter().filter(|flow| flow.fct_us.is_some()).count();
     report.series.as_ref().is_some_and(|series| !series.lines.is_empty()) || finished >= ENOUGH
 }
 
-/// Whether a file can be a picture.
-pub(crate) fn check(path: &Path) -> Result<(), Failure> {
-    Format::of(path).map(|_| ())
-}
-
-/// Draws the runs with shared axes. Returns what is drawn.
-pub(crate) fn draw(
-    title: &str,
-    subtitle: &str,
-    runs: &[Run<'_>],
-    path: &Path,
-) -> Result<Vec<&'static str>, Failure> {
-    let format = Format::of(path)?;
-    let figure = figure(title, subtitle, runs)?;
-    write(&figure, (WIDTH, height(figure.panels.len())), format, path)?;
-    let mut names: Vec<_> = figure.panels.iter().map(|panel| panel.name).collect();
-    names.dedup();
-    Ok(names)
-}
-
-fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, Failure> {
+/// The picture of the runs, with shared axes.
+///
+/// # Errors
+/// There is nothing to draw.
+pub fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, PlotError> {
     let ends = runs.iter().filter_map(|run| run.report.series.as_ref()?.time_us.last());
     let to = ends.copied().fold(0.0, f64::max) / 1e6;
     // Without samples there are no panels over time, and any span does.
@@ -65,11 +50,7 @@ fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, Failu
     panels.extend(lines.paused(&span));
     panels.extend(completion(runs));
     if panels.is_empty() {
-        return Err(format!(
-            "nothing to draw: add `interval`, `ports` or `flows` to the table [sample] of the scenario; from {ENOUGH} \
-             finished flows on there are completion times"
-        )
-        .into());
+        return Err(PlotError::Nothing);
     }
     Ok(Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, panels })
 }
@@ -115,7 +96,8 @@ impl Drawn<'_> {
 const MANY: usize = 5;
 
 /// What was given in all runs alike: congestion control, MTU and buffers, for the line below the title.
-pub(crate) fn conditions<'a>(reports: impl Iterator<Item = &'a Report> + Clone) -> String {
+#[must_use]
+pub fn conditions<'a>(reports: impl Iterator<Item = &'a Report> + Clone) -> String {
     let common = |what: &str| {
         let mut values =
             reports.clone().map(|report| report.inputs.get(what).map(String::as_str).unwrap_or_default());
@@ -243,7 +225,9 @@ impl<'a> Lines<'a> {
     }
 
     fn paused(&self, span: &Span) -> Vec<Panel> {
-        self.panels("paused", "paused (%)", 1.3, &|drawn| averages(drawn, span, 100.0))
+        let mut panels = self.panels("paused", "paused (%)", 1.3, &|drawn| averages(drawn, span, 100.0));
+        panels.iter_mut().for_each(|panel| panel.reach = 100.0);
+        panels
     }
 }
 
@@ -287,7 +271,7 @@ impl Looks<'_> {
         if unnamed > 0 {
             items.push(Item::new(Shape::Note, Look::of(PALETTE.len(), 0), format!("{unnamed} more")));
         }
-        Panel { name, label: label.to_owned(), across: None, weight, items, reach: 0.0 }
+        Panel::new(name, label, weight, items)
     }
 }
 
@@ -352,6 +336,7 @@ fn completion(runs: &[Run<'_>]) -> Option<Panel> {
         weight: 2.0,
         items,
         reach: 0.0,
+        is_whole: false,
     })
 }
 

@@ -2,20 +2,25 @@
 
 /// An axis from `low` to `high`, with ticks.
 #[derive(Clone, Debug, PartialEq)]
-pub(super) struct Axis {
-    pub(super) low: f64,
-    pub(super) high: f64,
-    pub(super) ticks: Vec<f64>,
+pub(crate) struct Axis {
+    pub(crate) low: f64,
+    pub(crate) high: f64,
+    pub(crate) ticks: Vec<f64>,
     /// Digits after the decimal point.
     decimals: usize,
     /// Whether equal distances are equal ratios.
     is_log: bool,
 }
 
+/// The functions of `libm` give the same picture on all machines, and in a browser.
+fn power_of_ten(power: i32) -> f64 {
+    libm::pow(10.0, f64::from(power))
+}
+
 /// The distance between ticks: 1, 2 or 5 times a power of ten, such that there are at most `most` steps.
 fn step(length: f64, most: usize) -> f64 {
     let least = length / most.max(1) as f64;
-    let power = 10_f64.powf(least.log10().floor());
+    let power = power_of_ten(libm::log10(least).floor() as i32);
     let steps = [1.0, 2.0, 5.0, 10.0].map(|digit| digit * power);
     // The tolerance is for rounding errors: 0.1 + 0.2 is not 0.3.
     steps.into_iter().find(|step| *step >= least * (1.0 - 1e-9)).unwrap_or(10.0 * power)
@@ -23,14 +28,22 @@ fn step(length: f64, most: usize) -> f64 {
 
 impl Axis {
     /// An axis from 0 to a little above `high`, so that a line at the top is not cut.
-    pub(super) fn upward(high: f64, most: usize) -> Self {
+    pub(crate) fn upward(high: f64, most: usize) -> Self {
         const HEADROOM: f64 = 1.06;
         let high = if high > 0.0 && high.is_finite() { high } else { 1.0 };
         Self::with(0.0, HEADROOM * high, step(high, most))
     }
 
+    /// An axis of whole numbers from 0 to `high`, with room for markers at both ends.
+    pub(crate) fn whole(high: f64, most: usize) -> Self {
+        const ROOM: f64 = 0.5;
+        let high = if high > 0.0 && high.is_finite() { high } else { 0.0 };
+        let room = ROOM.max(0.04 * high);
+        Self::with(-room, high + room, step(high, most).max(1.0))
+    }
+
     /// An axis of exactly this span, with ticks within it.
-    pub(super) fn between(low: f64, high: f64, most: usize) -> Self {
+    pub(crate) fn between(low: f64, high: f64, most: usize) -> Self {
         Self::with(low, high, step(high - low, most))
     }
 
@@ -41,15 +54,15 @@ impl Axis {
         // A bound of `most` + 1 ticks, for any numbers.
         let count = (last - first).clamp(0.0, 1000.0) as usize;
         let ticks = (0..=count).map(|index| (first + index as f64) * step).collect();
-        let decimals = (-step.log10().floor()).clamp(0.0, 9.0) as usize;
+        let decimals = (-libm::log10(step).floor()).clamp(0.0, 9.0) as usize;
         Self { low, high, ticks, decimals, is_log: false }
     }
 
     /// An axis of this span, of positive numbers, on which equal distances are equal ratios.
-    pub(super) fn logarithmic(low: f64, high: f64, most: usize) -> Self {
-        let (first, last) = (low.log10().floor() as i32, high.log10().ceil() as i32);
+    pub(crate) fn logarithmic(low: f64, high: f64, most: usize) -> Self {
+        let (first, last) = (libm::log10(low).floor() as i32, libm::log10(high).ceil() as i32);
         let of = |digits: &[f64]| {
-            let powers = (first..=last.min(first.saturating_add(400))).map(|power| 10_f64.powi(power));
+            let powers = (first..=last.min(first.saturating_add(400))).map(power_of_ten);
             let all = powers.flat_map(|power| digits.iter().map(move |digit| digit * power));
             all.filter(|tick| (low..=high).contains(tick)).collect::<Vec<_>>()
         };
@@ -64,15 +77,15 @@ impl Axis {
     }
 
     /// The position of a value on the axis, from 0 to 1.
-    pub(super) fn place(&self, value: f64) -> f64 {
+    pub(crate) fn place(&self, value: f64) -> f64 {
         if self.is_log {
-            return (value.max(self.low) / self.low).ln() / (self.high / self.low).ln();
+            return libm::log(value.max(self.low) / self.low) / libm::log(self.high / self.low);
         }
         (value - self.low) / (self.high - self.low)
     }
 
     /// The label of a tick.
-    pub(super) fn label(&self, tick: f64) -> String {
+    pub(crate) fn label(&self, tick: f64) -> String {
         if self.is_log {
             return tick.to_string();
         }
@@ -103,6 +116,14 @@ mod tests {
         assert_eq!(labels(&Axis::upward(8999.0, 3)), ["0", "5000"]);
         assert_eq!(labels(&Axis::between(0.5, 2.0, 4)), ["0.5", "1.0", "1.5", "2.0"]);
         assert_eq!(labels(&Axis::between(-0.1, 0.1, 4)), ["-0.10", "-0.05", "0.00", "0.05", "0.10"]);
+    }
+
+    #[test]
+    fn whole_numbers_have_whole_ticks() {
+        assert_eq!(labels(&Axis::whole(0.0, 6)), ["0"]);
+        assert_eq!(labels(&Axis::whole(3.0, 6)), ["0", "1", "2", "3"]);
+        assert_eq!(labels(&Axis::whole(21.0, 6)), ["0", "5", "10", "15", "20"]);
+        assert!(Axis::whole(f64::NAN, 6).place(0.0) > 0.0, "nothing is on the axis itself");
     }
 
     #[test]
