@@ -122,6 +122,9 @@ fn the_busiest_hop_counts_with_its_own_time() {
     // 0.512 of the first, 0.8192 of the second.
     flow.on_telemetry(Instant::EPOCH + us(10), 2, 10, &path(1, 64_000, 409_600));
     assert!(is_close(flow.utilisation(), 0.8192), "{}", flow.utilisation());
+    // 0.9216 of the first, 0.4096 of the second.
+    flow.on_telemetry(Instant::EPOCH + us(20), 3, 10, &path(2, 64_000 + 115_200, 409_600 + 204_800));
+    assert!(is_close(flow.utilisation(), 0.9216), "{}", flow.utilisation());
 }
 
 /// What is no second record of the same ports changes nothing.
@@ -175,6 +178,10 @@ fn a_word_has_its_fields_where_the_simulator_has_them() {
         Hop::new(LINE, Instant::EPOCH + us(3) + hop::CLOCK + us(2), 5120 + (1 << 29) + 1024, u64::MAX);
     assert_eq!((later.time_since(hop), later.bytes_since(hop)), (us(2), 1024), "both wrap");
     assert_eq!(later.queue(), 131_071 * 320, "it does not");
+    // Both wrap between the two.
+    let earlier = Hop::new(LINE, Instant::EPOCH + hop::CLOCK - us(1), (1 << 29) - 512, 0);
+    let later = Hop::new(LINE, Instant::EPOCH + hop::CLOCK + us(1), (1 << 29) + 512, 0);
+    assert_eq!((later.time_since(earlier), later.bytes_since(earlier)), (us(2), 1024));
 }
 
 /// A rate without a code takes the next higher one: what a port of 10 Gb/s sends and queues counts 2.5 times, at 25 Gb/s.
