@@ -220,7 +220,7 @@ impl AtomicOp {
 pub struct Bind {
     /// A key of the window: its current key, or the one it had when the bind was posted.
     pub window: u32,
-    /// The new key: the current key with a different low byte.
+    /// The new key: the current key with any low byte, also the same: Linux rxe and mlx5 do not compare them.
     pub key: u32,
     /// Local key of the region to bind to.
     pub lkey: u32,
@@ -246,12 +246,6 @@ pub enum BindError {
     /// range is not entirely inside it (IBTA C10-75).
     #[error(transparent)]
     Region(#[from] AccessError),
-    /// The new key has the same low byte as the current one, so the current key would stay valid.
-    #[error("memory window {key:#010x} needs a new key with a different low byte")]
-    SameKey {
-        /// The key of the window.
-        key: u32,
-    },
     /// The new key differs from the current one in more than the low byte.
     #[error("{key:#010x} cannot be the key of memory window {window:#010x}: only the low byte may change")]
     ForeignKey {
@@ -316,7 +310,6 @@ impl BindError {
         match self {
             Self::Region(access) => access.vendor_code(),
             Self::NoWindow { .. } => VendorError::NoWindow.code(),
-            Self::SameKey { .. } => VendorError::SameKey.code(),
             Self::ForeignKey { .. } => VendorError::ForeignKey.code(),
             Self::Bound { .. } => VendorError::Bound.code(),
             Self::Empty { .. } => VendorError::Empty.code(),

@@ -73,6 +73,9 @@ pub(crate) fn reason(of: Errno) -> Option<String> {
     kept.filter(|(errno, _)| *errno == of).map(|(_, reason)| reason)
 }
 
+/// Verbs that librdmacm calls for each connection, to learn whether the device has what they are for. It goes on without.
+const QUESTIONS: [&str; 2] = ["ibv_query_ece", "ibv_set_ece"];
+
 /// Explains the failure of a verb: `subject` names the object.
 #[cold]
 pub(crate) fn failed(verb: &'static str, errno: Errno, subject: impl FnOnce() -> Option<String>) {
@@ -80,7 +83,7 @@ pub(crate) fn failed(verb: &'static str, errno: Errno, subject: impl FnOnce() ->
         return;
     }
     let reason = reason(errno);
-    if errno.is_no_failure() {
+    if errno.is_no_failure() || errno == Errno::UNSUPPORTED && QUESTIONS.contains(&verb) {
         return;
     }
     let subject = subject().map(|subject| format!("{subject}: ")).unwrap_or_default();

@@ -108,6 +108,18 @@ pub(crate) fn run_all(what: &str, cases: &[Case]) {
 }
 
 #[test]
+fn nothing_is_explained_where_nothing_fails() {
+    if !installed_library(LIBRARY) || !has("rping") {
+        return;
+    }
+    let ends = run(&Folder::new(), &case("rping -s -a @ -C 3", "rping -c -a @ -C 3"));
+    for end in ends {
+        assert_eq!(end.fault(), None, "{}", end.text);
+        assert!(!end.text.contains("rnic: "), "{}", end.text);
+    }
+}
+
+#[test]
 fn rping_pings() {
     run_all(
         "rping",

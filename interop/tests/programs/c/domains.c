@@ -73,6 +73,17 @@ static void windows(struct ibv_context *context, struct ibv_cq *cq) {
 	uint32_t before = mw->rkey;
 	check(ibv_bind_mw(a, mw, &bind) == 0 && wait_for(cq) == IBV_WC_SUCCESS, "a bind");
 	check(mw->rkey != before && mw->rkey >> 8 == before >> 8, "the low byte of the key changes");
+	/* A window of type 2 may keep the key that it came with: no device compares. */
+	struct ibv_mw *fresh = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_send_wr *bad, wr = {
+		.opcode = IBV_WR_BIND_MW,
+		.send_flags = IBV_SEND_SIGNALED,
+		.bind_mw = {.mw = fresh, .rkey = fresh->rkey, .bind_info = bind.bind_info},
+	};
+	check(ibv_post_send(a, &wr, &bad) == 0 && wait_for(cq) == IBV_WC_SUCCESS, "a bind under the key of the window");
+	struct ibv_mr through = {.addr = memory, .rkey = fresh->rkey};
+	check(post_write(b, mr, &through, 8) == 0 && wait_for(cq) == IBV_WC_SUCCESS, "a WRITE through it");
+	REFUSED(ibv_dealloc_mw(fresh), 0);
 	REFUSED(ibv_dereg_mr(mr), EBUSY);
 	REFUSED(ibv_dealloc_mw(mw), 0);
 	REFUSED(ibv_dereg_mr(mr), 0);

@@ -407,11 +407,11 @@ impl RegionTable {
     }
 }
 
-/// The consumer chooses the low byte of the new key; the device keeps the rest (IBTA 10.6.7.2).
+/// The consumer chooses the low byte of the new key; the device keeps the rest (IBTA 10.6.7.2). The low byte may stay as it
+/// is: other devices take any, and programs bind a fresh window under the key that it came with.
 fn check_new_key(window: u32, key: u32) -> Result<(), BindError> {
     match key ^ window {
-        0 => Err(BindError::SameKey { key }),
-        1..=0xff => Ok(()),
+        0..=0xff => Ok(()),
         _ => Err(BindError::ForeignKey { window, key }),
     }
 }
