@@ -84,23 +84,22 @@ pub(crate) enum Found {
 pub(crate) struct Wait {
     /// 0 if there is nothing to wait for: the verb found an event. -1: it failed.
     state: c_int,
-    /// The program's descriptor: whether the program wants to wait.
+    /// The program's descriptor, which becomes readable.
     shown: c_int,
-    /// What becomes readable.
-    counter: c_int,
+    /// Where a byte that was read from it is written back; -1 if that is not possible.
+    write_end: c_int,
 }
 
 impl Found {
-    /// `shown` is the program's descriptor. A flag that has no `counter` is waited for there.
-    pub(crate) fn nothing_at(shown: BorrowedFd<'_>, counter: Option<BorrowedFd<'_>>) -> Self {
-        let (shown, counter) = (shown.as_raw_fd(), counter.unwrap_or(shown).as_raw_fd());
-        Self::Nothing(Wait { state: 1, shown, counter })
+    pub(crate) fn nothing_at(shown: BorrowedFd<'_>, write_end: Option<BorrowedFd<'_>>) -> Self {
+        let (shown, write_end) = (shown.as_raw_fd(), write_end.map_or(-1, |fd| fd.as_raw_fd()));
+        Self::Nothing(Wait { state: 1, shown, write_end })
     }
 }
 
 impl Wait {
     const fn over(state: c_int) -> Self {
-        Self { state, shown: -1, counter: -1 }
+        Self { state, shown: -1, write_end: -1 }
     }
 
     /// What the verb returns, unless it waits.
@@ -151,23 +150,23 @@ pub(crate) extern "C-unwind" fn point() {
     pthread_testcancel();
 }
 
-/// Waits until a counter is readable, unless the program made its descriptor non-blocking. Returns 0, or -1 with
-/// `errno`: EAGAIN if the counter is empty and the descriptor is non-blocking, or EINTR.
+/// Waits until a descriptor is readable, unless the program made it non-blocking. Returns 0, or -1 with `errno`: EAGAIN if there
+/// is nothing to read and the descriptor is non-blocking, or EINTR.
 ///
-/// The function waits by reading the counter, and then writes back the value that it read. So a signal ends the wait or
-/// restarts it, as the program chose when it set the handler (`SA_RESTART`). Waiting by `poll` would not respect that
-/// choice. A C library before glibc 2.41 may cancel a thread just after the read: the count is then lost, and the next
-/// event makes the descriptor readable again.
-pub(crate) extern "C-unwind" fn wait_readable(Wait { shown, counter, .. }: Wait) -> c_int {
+/// The function waits by reading a byte, and then writes it back. So a signal ends the wait or restarts it, as the program chose
+/// when it set the handler (`SA_RESTART`). Waiting by `poll` would not respect that choice. A C library before glibc 2.41 may
+/// cancel a thread just after the read: the byte is then lost, and the next event makes the descriptor readable again.
+pub(crate) extern "C-unwind" fn wait_readable(Wait { shown, write_end, .. }: Wait) -> c_int {
     // SAFETY: `fcntl` takes any number, and reports one that is no descriptor.
     let flags = unsafe { libc::fcntl(shown, libc::F_GETFL) };
     if flags == -1 {
         return -1;
     }
-    if flags & libc::O_NONBLOCK != 0 {
-        let mut list = libc::pollfd { fd: counter, events: libc::POLLIN, revents: 0 };
+    let waits = flags & libc::O_NONBLOCK == 0;
+    if !waits || write_end < 0 {
+        let mut list = libc::pollfd { fd: shown, events: libc::POLLIN, revents: 0 };
         // SAFETY: the list has one element. An event may have arrived since `look`.
-        return match unsafe { poll(&raw mut list, 1, 0) } {
+        return match unsafe { poll(&raw mut list, 1, if waits { -1 } else { 0 }) } {
             1 => 0,
             0 => {
                 Errno::AGAIN.set();
@@ -176,16 +175,16 @@ pub(crate) extern "C-unwind" fn wait_readable(Wait { shown, counter, .. }: Wait)
             _ => -1,
         };
     }
-    let mut count = 0u64;
-    // SAFETY: `count` has room for the 8 bytes of a counter.
-    if unsafe { read(counter, (&raw mut count).cast(), size_of::<u64>()) } < 0 {
+    let mut byte = 0u8;
+    // SAFETY: `byte` has room for it.
+    if unsafe { read(shown, (&raw mut byte).cast(), 1) } < 0 {
         return -1;
     }
     let before = disable();
-    // SAFETY: `count` has the 8 bytes that are written.
-    let written = unsafe { libc::write(counter, (&raw const count).cast(), size_of::<u64>()) };
+    // SAFETY: `byte` is a byte that can be read. A pipe that is full is readable anyway.
+    unsafe { libc::write(write_end, (&raw const byte).cast(), 1) };
     restore(before);
-    c_int::from(written >= 0) - 1
+    0
 }
 
 /// Reads a byte. As the kernel decides, the thread waits, ends, or is interrupted. Returns what `read` returns, with

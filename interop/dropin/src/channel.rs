@@ -58,7 +58,7 @@ verbs! {
             context.put(unsafe { (*structure).cq_context });
             return Ok(Found::Event);
         }
-        Ok(Found::nothing_at(inner.as_fd(), inner.counter()))
+        Ok(Found::nothing_at(inner.as_fd(), inner.write_end()))
     }
 
     fn ibv_ack_cq_events(cq: &Cq, events: c_uint) -> Value<()> {

@@ -249,7 +249,7 @@ verbs! {
     fn next_async_event(context: &Context, event: Out<ibv_async_event>) -> Found {
         let Some(entry) = context.inbox.take() else {
             let flag = &context.inbox.flag;
-            return Ok(Found::nothing_at(flag.as_fd(), flag.counter()));
+            return Ok(Found::nothing_at(flag.as_fd(), flag.write_end()));
         };
         let mut element = ibv_async_event__bindgen_ty_1 { cq: std::ptr::null_mut() };
         if entry.key == (0, 0) {

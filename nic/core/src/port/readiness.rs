@@ -19,10 +19,10 @@ pub trait Readiness: Descriptor + Send + Sync {
     /// Lowers the flag.
     fn lower(&self);
 
-    /// A blocking descriptor, if there is one: a read of 8 bytes waits until the flag is raised, and takes what is to be written
-    /// back. So a thread can wait in a system call that a signal restarts, which is true of `read`, and not of `poll`.
+    /// Where a byte that was read from the descriptor is written back, if it is a pipe. So a thread can wait in a system call that
+    /// a signal restarts, which is true of `read`, and not of `poll`.
     #[cfg(unix)]
-    fn counter(&self) -> Option<BorrowedFd<'_>> {
+    fn write_end(&self) -> Option<BorrowedFd<'_>> {
         None
     }
 }

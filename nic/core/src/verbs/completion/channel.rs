@@ -171,10 +171,11 @@ impl CompletionChannel {
 
 #[cfg(unix)]
 impl CompletionChannel {
-    /// A blocking descriptor whose read waits for an event, for bindings of other languages: see [`Readiness::counter`].
+    /// Where a byte that was read from the descriptor is written back, for bindings of other languages: see
+    /// [`Readiness::write_end`](crate::port::Readiness::write_end).
     #[must_use]
-    pub fn counter(&self) -> Option<BorrowedFd<'_>> {
-        self.inner.shared.flag().counter()
+    pub fn write_end(&self) -> Option<BorrowedFd<'_>> {
+        self.inner.shared.flag().write_end()
     }
 }
 
