@@ -1,6 +1,6 @@
 //! Pictures: panels with quantities over a common time axis, as SVG or, with the feature `png`, as bitmaps.
 //!
-//! A [`Figure`](figure::Figure) says what is drawn, and not how. [`fabric`] makes one of what a fabric samples, [`steps`] of the packets
+//! A [`Figure`] says what is drawn, and not how. [`fabric`] makes one of what a fabric samples, [`steps`] of the packets
 //! of two NICs, and [`of_lab`] of either; `rnic plot` makes its own of traces. Everything is computed alike on all machines, so a
 //! picture is the same, byte for byte, also in a browser.
 
