@@ -190,6 +190,8 @@ fn the_pages_of_a_course_need_nothing_from_elsewhere() {
     assert!(pictures >= 8, "{pictures}");
     text(&folder, &["site", "pages", "--instructor"], 0);
     assert!(pages.join("go-back-n-instructor.html").is_file());
+    text(&folder, &["site", "pages"], 0);
+    assert!(!pages.join("go-back-n-instructor.html").exists(), "no answers stay among pages for students");
 }
 
 #[test]

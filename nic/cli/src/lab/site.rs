@@ -52,11 +52,12 @@ impl Course {
             let page = fs::read(file).map_err(|why| format!("cannot read {}: {why}", file.display()))?;
             return Ok(Some(page));
         }
-        // The program is in target/debug or target/release, and the page in target/page.
+        // The program is in target/debug or target/release, and the page in target/page; or they lie side by side.
         let program = std::env::current_exe().ok();
-        let target = program.as_deref().and_then(Path::parent).and_then(Path::parent);
+        let beside = program.as_deref().and_then(Path::parent);
+        let built = beside.and_then(Path::parent).map(|target| target.join("page"));
         let places =
-            target.map(|target| target.join("page")).into_iter().chain([PathBuf::from("target/page")]);
+            built.into_iter().chain(beside.map(Path::to_path_buf)).chain([PathBuf::from("target/page")]);
         Ok(places.filter_map(|place| fs::read(place.join(PAGE)).ok()).next())
     }
 }
@@ -69,7 +70,7 @@ pub(super) fn link() -> String {
 /// The style of all pages: readable on a phone and on paper, with colours that can be told apart.
 const STYLE: &str = "body{font:17px/1.5 system-ui,sans-serif;max-width:52rem;margin:2rem auto;padding:0 1rem;color:#222;\
     background:#fff}a{color:#0062a3}h1,h2{line-height:1.2;overflow-wrap:anywhere}h2{margin-top:2rem}pre{overflow-x:auto;background:#f5f5f5;\
-    padding:.8rem;font-size:.8rem;line-height:1.35}code{background:#f5f5f5}img{max-width:100%;height:auto}table{\
+    padding:.8rem;font-size:.8rem;line-height:1.35}code{background:#f5f5f5;overflow-wrap:anywhere}img{max-width:100%;height:auto}table{\
     border-collapse:collapse;display:block;overflow-x:auto}td,th{border:1px solid #bbb;padding:.3rem .6rem;text-align:left}\
     nav{margin-bottom:1.5rem}li{margin:.3rem 0}";
 
@@ -120,6 +121,9 @@ pub(super) fn write_all(into: &Path, course: &Course) -> Result<bool, Box<dyn Er
                 &format!("{}-instructor.html", lab.name),
                 framed(&title, &rendered(&text), course).as_bytes(),
             )?;
+        } else {
+            // One that an earlier call wrote for instructors must not stay among the pages for students.
+            let _ = fs::remove_file(into.join(format!("{}-instructor.html", lab.name)));
         }
     }
     let body = format!(
