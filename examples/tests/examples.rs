@@ -115,7 +115,7 @@ fn all_reduce_with_lost_packets() {
     }
 }
 
-/// Neighbours of the dead rank hear nothing of it, and the others nothing from these: no rank may wait for ever.
+/// A rank that is killed says nothing to its neighbours, and they then say nothing to the others. Still, no rank may hang.
 #[test]
 fn all_reduce_with_a_rank_that_dies() {
     for (algorithm, dead) in [("ring", "2"), ("tree", "0"), ("halving-doubling", "4")] {

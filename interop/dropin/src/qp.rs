@@ -174,8 +174,8 @@ const fn ignored(qp_type: QpType) -> u32 {
     }
 }
 
-/// What a device makes of an attribute whose field has so many bits: Linux passes the whole byte on, and devices keep its low
-/// bits. Programs that rely on it exist (a min_rnr_timer of 32, which means 0).
+/// The value that a device sees in a field of `bits` bits. Linux does not check these attributes, and devices ignore the high
+/// bits. Some programs rely on this: DLSlime sets a min_rnr_timer of 32, which means 0.
 fn low_bits(name: &'static str, value: u8, bits: u32) -> u8 {
     let kept = value & ((1 << bits) - 1);
     if kept != value && rnic::explain::is_on() {

@@ -28,7 +28,7 @@ pub struct Settings {
     pub piece: usize,
     /// The pieces that a neighbour may send before we have consumed the first of them, from 2 on.
     pub slots: u16,
-    /// When a neighbour for which we wait has been silent for so long, it is asked whether it is still there.
+    /// How long a neighbour that this rank waits for may be silent before it is asked whether it is still there.
     pub silence: Duration,
 }
 
@@ -138,7 +138,7 @@ pub enum CollectiveError {
     Lost {
         /// The rank.
         rank: usize,
-        /// Who says so: a neighbour, or this rank itself.
+        /// The rank that reported it: a neighbour, or this rank itself.
         peer: usize,
     },
 }

@@ -1,4 +1,4 @@
-//! Lost packets, and lost ranks: results stay right, and nobody waits for ever. In virtual time, so every run is the same.
+//! Lost packets and lost ranks: results stay right, and no rank hangs. All in virtual time, so every run is the same.
 
 use rnic_collectives::{
     Algorithm, Collective, CollectiveError, Communicator, Element, Plan, Settings, peers,
@@ -174,8 +174,8 @@ fn results_are_right_however_much_is_lost() -> Outcome {
     Ok(())
 }
 
-/// Neither the neighbours of a rank that dies, nor those that only wait for these, wait for ever: whether it dies before the
-/// others begin or later.
+/// When a rank dies, before the others begin or later, its neighbours notice, and so do the ranks that only wait for those
+/// neighbours.
 #[test]
 fn every_rank_hears_of_one_that_dies() -> Outcome {
     for what in ALL {

@@ -57,7 +57,7 @@ pub struct LabFile {
 pub struct LabShown {
     /// The title of the picture.
     pub title: String,
-    /// The picture, as an SVG file. Nothing, if there is none.
+    /// The picture as SVG, if the experiment has one.
     pub picture: Option<String>,
     /// The ladder of the packets, or nothing.
     pub text: String,

@@ -71,7 +71,7 @@ impl Subnet {
             _ => return Err(Refusal::Attribute),
         };
         let mut known = known?;
-        // Who was allowed to write a key may see it.
+        // The answer to a Set shows the key: the sender knew the old one, and has just chosen this one.
         if number == attribute::PORT_INFO && verb == Verb::Get && !self.shows_key(at, mad) {
             info::M_KEY.set(&mut known, 0);
         }
