@@ -17,7 +17,7 @@
 //!
 //! - *Polls*: the program drives the engine itself. The thread stands by: it sends what was left undone, and looks again a
 //!   standby period later, unless the program [puts that off](PutOff) by polling. A thread that looked in every period
-//!   would take the program's core 2,000 times a second for some 10 us, which one in a hundred round trips would feel.
+//!   would take the program's core 2,000 times a second for some 20 us, which one in a hundred round trips would feel.
 //! - *Sleeps*: the program announced that it sleeps, on a completion channel for example, or it never polled. The thread
 //!   drives.
 //! - *Elsewhere*: the program polled, stopped, and did not announce that it sleeps. It may have ended its conversation,
@@ -38,7 +38,7 @@
 //!
 //! A program that stops polling without a word is noticed in at most two standby periods, because its last polls may
 //! fall into the first of them. What it left undone is sent in the first. The first is longer for a program that has polled
-//! [steadily](STEADY).
+//! [for a while](STEADY).
 
 use time::{Duration, Instant};
 
@@ -54,11 +54,13 @@ pub(super) const STANDBY_FOR_MEMORY: Duration = Duration::from_micros(100);
 /// completion queue from time to time, for the completions of its own requests.
 pub(super) const MEMORY: Duration = Duration::from_millis(50);
 
-/// A program that polls steadily, which means that it has put off the thread's look this often in a row, puts it off for
-/// [`LONGER`] times the period: for 2 ms after some 6 ms. A peer whose packets are not read for 2 ms sends none again: the
-/// shortest timeouts in use are longer.
+/// A program that polls steadily puts off the thread's look by the share 1/`STEADY` of the time for which it has done so. So
+/// if it stops without a word, its messages wait longer by at most 6 % of that time.
 pub(super) const STEADY: u32 = 16;
-pub(super) const LONGER: u32 = 4;
+
+/// The most by which a look is put off, in periods: 8 ms, after 128 ms. A peer whose packets are not read for 8 ms sends none
+/// again, because the default timeout is 67 ms, and nobody notices 125 looks a second.
+pub(super) const LONGEST: u32 = 16;
 
 /// How long the thread spins after activity before it blocks: a wake-up takes 12 to 30 us, so the thread is still awake
 /// for a packet of the same conversation that arrives within this time.
@@ -108,11 +110,20 @@ pub(super) struct Attendance {
     spins_until: Instant,
     /// Until when the program counts as one that polls memory.
     memory_until: Instant,
+    /// Whether the period of a standby goes on.
+    rests: bool,
 }
 
 impl Attendance {
     pub(super) fn new(now: Instant) -> Self {
-        Self { program: Program::Sleeps, seen: 0, since: now, spins_until: now, memory_until: now }
+        Self {
+            program: Program::Sleeps,
+            seen: 0,
+            since: now,
+            spins_until: now,
+            memory_until: now,
+            rests: false,
+        }
     }
 
     /// The thread is awake. `polls`: the number of polls ever, wrapping around; `handed_over`: whether the program has
@@ -134,8 +145,22 @@ impl Attendance {
         }
         match self.program {
             Program::Polls => Stance::StandBy { period },
-            Program::Sleeps | Program::Elsewhere => Stance::Drive,
+            Program::Sleeps | Program::Elsewhere => {
+                self.rests = false;
+                Stance::Drive
+            }
         }
+    }
+
+    /// The thread stands by. Returns whether the period begins now: if the thread was awake for another reason, such as to
+    /// publish counters, the period goes on, which the program may have put off.
+    pub(super) fn begins_period(&mut self) -> bool {
+        !std::mem::replace(&mut self.rests, true)
+    }
+
+    /// The period of the standby has ended.
+    pub(super) fn period_ended(&mut self) {
+        self.rests = false;
     }
 
     /// The thread has taken a turn. `busy`: whether anything happened; `answered_by`: until when the program may reply.
@@ -166,20 +191,20 @@ pub(super) struct PutOff {
     since: Instant,
     /// How long the thread rests from then on, if it was told.
     told: Duration,
-    /// How often in a row it was told.
-    in_a_row: u32,
+    /// Since when the program polls steadily: it has told the thread in time ever since.
+    steady_since: Instant,
 }
 
 impl PutOff {
     pub(super) const fn new(now: Instant) -> Self {
-        Self { seen: 0, since: now, told: Duration::ZERO, in_a_row: 0 }
+        Self { seen: 0, since: now, told: Duration::ZERO, steady_since: now }
     }
 
     /// The program has polled. `polls`: as for [`Attendance::look`]; `period`: that of the standby. Returns for how long from
     /// `now` on the thread need not look, if it has to be told that: once in three quarters of the time that it was last told.
     #[inline]
     pub(super) fn polled(&mut self, now: Instant, polls: u32, period: Duration) -> Option<Duration> {
-        let rests = if self.in_a_row > 0 { self.told } else { period };
+        let rests = self.told.max(period);
         let passed = now.saturating_duration_since(self.since);
         if passed < rests * 3 / 4 {
             return None;
@@ -187,9 +212,13 @@ impl PutOff {
         // Otherwise the thread has looked meanwhile, or is about to.
         let goes_on = polls.wrapping_sub(self.seen) >= POLLING && passed < rests;
         (self.seen, self.since) = (polls, now);
-        self.in_a_row = if goes_on { self.in_a_row.saturating_add(1) } else { 0 };
-        self.told = if self.in_a_row > STEADY { period * LONGER } else { period };
-        goes_on.then_some(self.told)
+        if !goes_on {
+            (self.told, self.steady_since) = (Duration::ZERO, now);
+            return None;
+        }
+        let steady = now.saturating_duration_since(self.steady_since);
+        self.told = (steady / STEADY).clamp(period, period * LONGEST);
+        Some(self.told)
     }
 }
 

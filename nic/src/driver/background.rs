@@ -58,6 +58,15 @@ enum Listen {
     Packets,
 }
 
+/// What woke the thread. Nothing of it: a request, or the time.
+#[derive(Clone, Copy, Default)]
+struct Woken {
+    /// The host changed, or the daemon said something.
+    host_changed: bool,
+    /// The program has not polled for the period of the standby.
+    period_ended: bool,
+}
+
 /// The background thread of a port, or its state before it is started.
 pub(super) struct Background {
     /// Wakes the thread. Created with the thread.
@@ -258,17 +267,22 @@ impl Background {
             let publish = port.publish_if_due(now);
             let absent = port.next_look_at_daemon();
             next_look = absent.map_or(next_look, |at| at.min(next_look));
+            let next = publish.into_iter().chain(absent).min();
             let polls = port.polls.load(Ordering::Relaxed);
-            let host_changed = match attendance.look(now, polls, self.sleeper.takes_over()) {
+            let woken = match attendance.look(now, polls, self.sleeper.takes_over()) {
                 Stance::StandBy { period } => {
                     port.sweep();
                     drop(port);
-                    self.stand_by(period, publish.map_or(next_look, |at| at.min(next_look)))
+                    let woken = self.stand_by(period, attendance.begins_period(), next);
+                    if woken.period_ended {
+                        attendance.period_ended();
+                    }
+                    woken
                 }
                 Stance::Drive => {
                     let (busy, answered_by) = port.background_turn();
                     match attendance.turned(crate::clock::now(), busy, answered_by) {
-                        Next::Spin => false,
+                        Next::Spin => Woken::default(),
                         Next::StepAside { until } => {
                             drop(port);
                             self.rest_until(until)
@@ -277,37 +291,38 @@ impl Background {
                             // The port may go away while the thread waits.
                             let (due, listens) = port.next_wanted();
                             let listen = if listens { Listen::Packets } else { Listen::Nothing };
-                            (due.into_iter().chain(publish).chain(absent).min(), listen)
+                            (due.into_iter().chain(next).min(), listen)
                         }),
                     }
                 }
             };
-            if host_changed {
+            if woken.host_changed {
                 next_look = now;
             }
         }
     }
 
-    /// Leaves the port to the program until it has not polled for the period, hands over, or the instant comes. Returns
-    /// whether the host changed.
-    fn stand_by(&self, period: Duration, until: Instant) -> bool {
-        let Some(standby) = self.standby.get() else { return false };
-        standby.put_off(period);
+    /// Leaves the port to the program until it has not polled for the period, hands over, or the instant comes. `begins`: the
+    /// period begins now; otherwise it goes on.
+    fn stand_by(&self, period: Duration, begins: bool, until: Option<Instant>) -> Woken {
+        let Some(standby) = self.standby.get() else { return Woken::default() };
+        if begins {
+            standby.put_off(period);
+        }
         standby.period.store(u64::try_from(period.as_nanos()).unwrap_or(0), Ordering::Relaxed);
-        let changed = self.sleep(Rest::Aside, || (Some(until), Listen::Standby));
+        let woken = self.sleep(Rest::Aside, || (until, Listen::Standby));
         standby.period.store(0, Ordering::Relaxed);
-        changed
+        woken
     }
 
-    /// Leaves the port to the program until then, or until the program hands over. Returns whether the host changed.
-    fn rest_until(&self, until: Instant) -> bool {
+    /// Leaves the port to the program until then, or until the program hands over.
+    fn rest_until(&self, until: Instant) -> Woken {
         self.sleep(Rest::Aside, || (Some(until), Listen::Nothing))
     }
 
-    /// Sleeps until the instant that `until` returns, a request, a change of the host, or what `until` asks for. Returns
-    /// whether the host changed.
-    fn sleep(&self, why: Rest, until: impl FnOnce() -> (Option<Instant>, Listen)) -> bool {
-        let Some(wake) = self.wake.get() else { return false };
+    /// Sleeps until the instant that `until` returns, a request, a change of the host, or what `until` asks for.
+    fn sleep(&self, why: Rest, until: impl FnOnce() -> (Option<Instant>, Listen)) -> Woken {
+        let Some(wake) = self.wake.get() else { return Woken::default() };
         let look = || {
             let (until, listen) = until();
             (until.map_or(u64::MAX, |at| self.nanos(at)), (until, listen))
@@ -322,14 +337,14 @@ impl Background {
             let watch = self.watch.load(Ordering::Relaxed);
             let [line, life] = self.daemon.each_ref().map(|fd| fd.load(Ordering::Relaxed));
             let fds = [wake.as_fd().as_raw_fd(), first, second, watch, line, life];
-            let [woken, _, _, changed, said, ended] = wait_readable(fds, timeout);
+            let [woken, first, _, changed, said, ended] = wait_readable(fds, timeout);
             if woken {
                 // Resets the counter. It is not zero, because no other thread reads it.
                 let _ = wake.read();
             }
-            changed || said || ended
+            Woken { host_changed: changed || said || ended, period_ended: first && listen == Listen::Standby }
         };
-        self.sleeper.sleep(why, look, wait).unwrap_or(false)
+        self.sleeper.sleep(why, look, wait).unwrap_or_default()
     }
 }
 

@@ -134,24 +134,52 @@ fn it_is_back_sooner_for_a_program_that_polls_memory() {
 }
 
 #[test]
+fn a_look_for_another_reason_leaves_the_period_as_it_is() {
+    let start = Instant::EPOCH;
+    let (mut attendance, polls) = polling(start);
+    assert!(attendance.begins_period());
+    // It publishes counters, say.
+    let soon = start + STANDBY / 2;
+    assert_eq!(attendance.look(soon, polls + POLLING, false), Stance::StandBy { period: STANDBY });
+    assert!(!attendance.begins_period(), "it goes on");
+    attendance.period_ended();
+    assert_eq!(
+        attendance.look(start + STANDBY, polls + 2 * POLLING, false),
+        Stance::StandBy { period: STANDBY }
+    );
+    assert!(attendance.begins_period(), "the next one");
+    // The program sleeps, and polls again.
+    assert_eq!(attendance.look(start + STANDBY, polls + 2 * POLLING, true), Stance::Drive);
+    assert_eq!(
+        attendance.look(start + STANDBY, polls + 4 * POLLING, false),
+        Stance::StandBy { period: STANDBY }
+    );
+    assert!(attendance.begins_period(), "one of its own");
+}
+
+#[test]
 fn polls_put_off_the_look_of_the_thread_and_do_so_less_often_when_they_go_on() {
     let start = Instant::EPOCH;
     let mut put_off = PutOff::new(start);
     let (mut polls, mut told) = (0, Vec::new());
-    for step in 1..=500_u32 {
+    for step in 1..=7000_u32 {
         let now = start + STANDBY / 20 * step;
         polls += POLLING;
         if let Some(rest) = put_off.polled(now, polls, STANDBY) {
             told.push((step, rest));
         }
     }
-    let (first, rest) = told.split_at(STEADY as usize);
-    let expected: Vec<_> = (1..=STEADY).map(|nth| (15 * nth, STANDBY)).collect();
-    assert_eq!(first, expected, "at three quarters of a period");
-    let later: Vec<_> = rest.iter().map(|(step, rest)| (*step, *rest)).collect();
-    let begun = 15 * (STEADY + 1);
-    let expected: Vec<_> = (0..5).map(|nth| (begun + 60 * nth, STANDBY * LONGER)).collect();
-    assert_eq!(later, expected);
+    // At three quarters of what was told before, and for a sixteenth of the time since the beginning.
+    let mut last = (0, STANDBY);
+    for (step, rest) in &told {
+        let since = STANDBY / 20 * (step - last.0);
+        assert!((last.1 * 3 / 4..last.1 * 3 / 4 + STANDBY / 20).contains(&since), "{last:?} {step} {rest:?}");
+        let steady = STANDBY / 20 * *step;
+        assert_eq!(*rest, (steady / STEADY).clamp(STANDBY, STANDBY * LONGEST), "{step}");
+        last = (*step, *rest);
+    }
+    assert!(told.iter().filter(|(_, rest)| *rest == STANDBY).count() > 15, "{told:?}");
+    assert!(told.iter().filter(|(_, rest)| *rest == STANDBY * LONGEST).count() > 4, "{told:?}");
 }
 
 #[test]
@@ -176,10 +204,9 @@ fn a_program_that_paused_polls_steadily_no_more() {
         polls += POLLING;
         put_off.polled(now, polls, STANDBY)
     };
-    for _ in 0..=STEADY {
-        polled(STANDBY * 3 / 4);
-    }
-    assert_eq!(polled(STANDBY * LONGER - NANOSECOND), Some(STANDBY * LONGER));
-    assert_eq!(polled(STANDBY * LONGER), None, "the thread has looked");
+    // Twenty times in a period, for 50 ms.
+    let told = (0..2000).filter_map(|_| polled(STANDBY / 20)).find(|told| *told > 5 * STANDBY);
+    let told = polled(told.expect("it goes on") - NANOSECOND).expect("it goes on");
+    assert_eq!(polled(told), None, "the thread has looked");
     assert_eq!(polled(STANDBY * 3 / 4), Some(STANDBY));
 }
