@@ -42,7 +42,7 @@ fn work_queues() {
     }
     assert!(queue_full(end.qp.recv(0, Gather::Empty)));
     assert!(queue_full(end.qp.send(0, Gather::Empty)));
-    end.qp.modify(&QpAttr::to_state(QpState::Err)).expect("any state leads to ERR");
+    end.qp.modify(&QpAttr::to_state(QpState::Err)).expect("RTS leads to ERR");
     let mut flushed: Vec<u64> = Vec::new();
     for _ in 0..256 {
         let wc = end.wait().expect("a completion");

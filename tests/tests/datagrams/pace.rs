@@ -149,7 +149,7 @@ fn one_that_waits_can_go_away() {
     let mut next = || senders.next().expect("four");
     let (reset, failed, gone, last) = (next(), next(), next(), next());
     reset.qp.modify(&QpAttr::to_state(QpState::Reset)).expect("any state leads to RESET");
-    failed.qp.modify(&QpAttr::to_state(QpState::Err)).expect("any state leads to ERR");
+    failed.qp.modify(&QpAttr::to_state(QpState::Err)).expect("RTS leads to ERR");
     drop(gone);
     assert!(net.run_until_idle(Duration::from_secs(1)));
     assert_eq!(last.qp.counters().rdma_sends, 200, "it was not forgotten");

@@ -78,6 +78,8 @@ static void counts(struct ibv_pd *pd, struct ibv_cq *cq, struct ibv_mr *mr) {
 	struct ibv_wc wcs[4];
 	struct ibv_qp *qp = create_rc(pd, cq);
 	struct ibv_qp_attr attr = {.qp_state = IBV_QPS_ERR};
+	/* As Linux has it, RESET does not lead to ERR. */
+	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), EINVAL);
 	to_init(qp);
 	REFUSED(ibv_modify_qp(qp, &attr, IBV_QP_STATE), 0);
 	for (int i = 0; i < 3; i++) {

@@ -199,7 +199,7 @@ impl Engine {
             return false;
         }
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
-        // The transition to ERR is allowed from every state, so it cannot be refused.
+        // The transition to ERR is allowed from every other state, so it cannot be refused.
         let _ = entry.qp.modify(&QpAttr::to_state(QpState::Err), &self.limits, &mut host);
         self.settle_one(index);
         state != QpState::Err

@@ -2,8 +2,9 @@
 
 use crate::sim::Net;
 use crate::{
-    CompletionQueue, ConnectOptions, Device, Error, Gather, Gid, MemoryRegion, Operation, PostError, QKey,
-    QpAttr, QpCap, QpInit, QpState, QpType, QueuePair, RcEnd, RecvWr, Result, SendFlags, SendWr, WcStatus,
+    Access, CompletionQueue, ConnectOptions, Device, Error, Gather, Gid, MemoryRegion, Operation, PostError,
+    QKey, QpAttr, QpCap, QpInit, QpState, QpType, QueuePair, RcEnd, RecvWr, Result, SendFlags, SendWr,
+    WcStatus,
 };
 use nix::fcntl::{FcntlArg, OFlag, fcntl};
 use std::os::fd::AsFd;
@@ -15,6 +16,7 @@ const LIMIT: Duration = Duration::from_secs(10);
 /// A queue pair of a device, which completes to one queue with events, and flushes posted work requests.
 fn flushing(device: &Device, cq: &CompletionQueue) -> Result<QueuePair> {
     let qp = device.alloc_pd()?.create_qp(&QpInit::rc(cq, cq))?;
+    qp.modify(&QpAttr::to_init(1, 0, Access::empty()))?;
     qp.modify(&QpAttr::to_state(QpState::Err))?;
     Ok(qp)
 }

@@ -289,6 +289,7 @@ fn events_are_acknowledged_before_their_queue_is_destroyed() -> Result<()> {
     let cq = device.create_cq_with_channel(4, &channel)?;
     let pd = device.alloc_pd()?;
     let qp = pd.create_qp(&QpInit::rc(&cq, &cq))?;
+    qp.modify(&crate::QpAttr::to_init(1, 0, Access::empty()))?;
     let fail = || {
         cq.arm(false)?;
         qp.modify(&crate::QpAttr::to_state(QpState::Err))?;
