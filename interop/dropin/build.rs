@@ -1,12 +1,13 @@
-//! Names the shared object, gives it its version nodes, and links the name that the loader looks for beside it.
+//! Names the shared object, gives it its version nodes, and links the names that the loader looks for beside it.
 
 use std::error::Error;
 use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The name that the loader looks for.
-const NAME: &str = "libibverbs.so.1";
+/// The names that the loader looks for: that of programs which are linked to the library, and the one without a version, by
+/// which some load it. They would get the library of the system by the latter, beside this one.
+const NAMES: [&str; 2] = ["libibverbs.so.1", "libibverbs.so"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let source = env::var("CARGO_MANIFEST_DIR")?;
@@ -21,7 +22,10 @@ fn main() -> Result<(), Box<dyn Error>> {
     let profile = out.ancestors().nth(3).ok_or("the output folder is not inside a target folder")?;
     let folder = profile.join("dropin");
     fs::create_dir_all(&folder)?;
-    Ok(link(&folder.join(NAME))?)
+    for name in NAMES {
+        link(&folder.join(name))?;
+    }
+    Ok(())
 }
 
 /// Makes `name` a link to the object, unless it already is.

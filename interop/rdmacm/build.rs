@@ -5,8 +5,9 @@ use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::{env, fs, io};
 
-/// The folder beside the drop-in libraries, and the name in it.
-const NAME: &str = "dropin/fallback/librdmacm.so.1";
+/// The folder beside the drop-in libraries, and the names in it: some programs load the library without a version.
+const FOLDER: &str = "dropin/fallback";
+const NAMES: [&str; 2] = ["librdmacm.so.1", "librdmacm.so"];
 
 fn main() -> Result<(), Box<dyn Error>> {
     let source = env::var("CARGO_MANIFEST_DIR")?;
@@ -19,16 +20,18 @@ fn main() -> Result<(), Box<dyn Error>> {
     // The output folder is target/PROFILE/build/PACKAGE-HASH/out.
     let out = PathBuf::from(env::var("OUT_DIR")?);
     let profile = out.ancestors().nth(3).ok_or("the output folder is not inside a target folder")?;
-    let name = profile.join(NAME);
-    fs::create_dir_all(name.parent().ok_or("a folder")?)?;
+    let folder = profile.join(FOLDER);
+    fs::create_dir_all(&folder)?;
     // An earlier version was found before the library of the system.
     remove(&profile.join("dropin/librdmacm.so.1"))?;
     let target = Path::new("../../librnic_rdmacm.so");
-    if fs::read_link(&name).is_ok_and(|to| to == target) {
-        return Ok(());
+    for name in NAMES.map(|name| folder.join(name)) {
+        if !fs::read_link(&name).is_ok_and(|to| to == target) {
+            remove(&name)?;
+            symlink(target, name)?;
+        }
     }
-    remove(&name)?;
-    Ok(symlink(target, name)?)
+    Ok(())
 }
 
 fn remove(name: &Path) -> io::Result<()> {

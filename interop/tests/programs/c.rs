@@ -43,6 +43,12 @@ fn what_is_wrong_is_refused_with_the_usual_errno() {
     all_holds("misuse", &[]);
 }
 
+/// brpc loads `libibverbs.so`.
+#[test]
+fn a_program_that_loads_the_library_by_any_name_gets_this_one() {
+    all_holds("loaded", &[]);
+}
+
 #[test]
 fn a_file_of_counters_that_stays_open_is_read_anew() {
     all_holds("reread", &[]);
