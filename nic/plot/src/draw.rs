@@ -186,14 +186,16 @@ fn panels<B: DrawingBackend>(
     let unit = unit_of(figure, sizes, height - top);
     let (factor, time_name) = time_unit(figure.span.length());
     let rows = figure.rows();
+    // Numbers below neighbouring columns must not touch, and narrow columns need some all the same.
+    let (apart, per_tick) = (2.0 * sizes.text, if figure.columns.len() > 1 { 4.5 } else { 7.0 });
     let mut top = top + names_of_columns(figure, sizes);
     for (index, row) in rows.iter().enumerate() {
         let bottom = top + weight(row) * unit;
-        let cell = (right - left - sizes.gap * (row.len() - 1) as f64) / row.len() as f64;
-        let ticks = ((cell / (7.0 * sizes.text)) as usize).clamp(1, 12);
+        let cell = (right - left - apart * (row.len() - 1) as f64) / row.len() as f64;
+        let ticks = ((cell / (per_tick * sizes.text)) as usize).clamp(1, 12);
         let mut is_first = true;
         for (column, panel) in row.iter().enumerate().filter(|(_, panel)| !panel.items.is_empty()) {
-            let left = left + (cell + sizes.gap) * column as f64;
+            let left = left + (cell + apart) * column as f64;
             let own = panel.across.as_ref().map(|across| match across.is_log {
                 true => Axis::logarithmic(across.low, across.high, ticks),
                 false => Axis::between(across.low, across.high, ticks),

@@ -49,7 +49,7 @@ pub fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, P
         let mut panels = lines.queue(&span);
         panels.extend(lines.rate(&span));
         panels.extend(lines.paused(&span));
-        panels.extend(completion(runs));
+        panels.extend(completion(runs, layout));
         let columns = if layout == Layout::Columns { lines.runs } else { Vec::new() };
         let columns = columns.into_iter().map(str::to_owned).collect();
         Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, columns, panels }
@@ -335,7 +335,7 @@ fn averages(drawn: &Drawn<'_>, span: &Span, factor: f64) -> Curve {
 }
 
 /// How completion times are distributed, if there are enough.
-fn completion(runs: &[Run<'_>]) -> Option<Panel> {
+fn completion(runs: &[Run<'_>], layout: Layout) -> Option<Panel> {
     let times = |run: &Run<'_>| {
         let mut times: Vec<f64> = run.report.flows.iter().filter_map(|flow| flow.fct_us).collect();
         times.sort_by(f64::total_cmp);
@@ -368,7 +368,8 @@ fn completion(runs: &[Run<'_>]) -> Option<Panel> {
         name: "completion times",
         label: "flows done (%)".to_owned(),
         across,
-        weight: 2.0,
+        // Below columns, with their longer legends, there is less room.
+        weight: if layout == Layout::Stacked { 2.0 } else { 1.5 },
         items,
         reach: 0.0,
         is_whole: false,
