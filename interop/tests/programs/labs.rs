@@ -146,6 +146,12 @@ fn typical_mistakes_in_the_first_write_are_named() {
             "(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey + 1), \"done\")",
             "print the status of both completions",
         ),
+        ("    memset(source, '-', strlen(TEXT));\n", "", "carries the text of the first one"),
+        (
+            "remote->rkey + 1)));\n    printf(\"%s\\n\", target + OFFSET);\n",
+            "remote->rkey + 1)));\n    printf(\"%s\\n\", source);\n",
+            "your text is printed once",
+        ),
         ("    return 0;\n", "    return 3;\n", "exit code 0"),
         (
             "(uintptr_t)target + OFFSET, remote->rkey)",
