@@ -92,8 +92,9 @@ fn read(pipe: Option<impl std::io::Read>) -> Vec<u8> {
 fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
     let own = std::env::current_exe()?;
     if language.verbs {
-        crate::run::library_folder(&own)
-            .map_err(|why| format!("the program needs rnic's own libibverbs to run: {why}"))?;
+        crate::run::library_folder(&own).map_err(|why| {
+            format!("the program needs rnic's own libibverbs: {why}, in the source of rnic")
+        })?;
     }
     if let [program, arguments @ ..] = &*language.build {
         let (output, is_in_time) =
