@@ -1,6 +1,6 @@
 //! The lab whose task is a program: its solution passes in each language, and its start, and that of another student, do not.
 
-use crate::lab::{self, Folder, LIMIT, Running, has};
+use crate::lab::{self, Ended, Folder, LIMIT, Running, has};
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -146,6 +146,12 @@ fn typical_mistakes_in_the_first_write_are_named() {
             "(write_to(left, cq, local, (uintptr_t)target + OFFSET, remote->rkey + 1), \"done\")",
             "print the status of both completions",
         ),
+        ("    memset(source, '-', strlen(TEXT));\n", "", "carries the text of the first one"),
+        (
+            "remote->rkey + 1)));\n    printf(\"%s\\n\", target + OFFSET);\n",
+            "remote->rkey + 1)));\n    printf(\"%s\\n\", source);\n",
+            "your text is printed once",
+        ),
         ("    return 0;\n", "    return 3;\n", "exit code 0"),
         (
             "(uintptr_t)target + OFFSET, remote->rkey)",
@@ -160,4 +166,74 @@ fn typical_mistakes_in_the_first_write_are_named() {
         let (code, text) = check(&folder, &place, &path, Path::new("."));
         assert!(code == Some(1) && text.contains(says), "{from}: {says}\n{text}");
     }
+}
+
+/// The commands in the sheet of a lab that begin with these words.
+fn commands(folder: &Folder, lab: &str, beginning: &str) -> Vec<Vec<String>> {
+    let ended = Running::start(folder, lab::rnic(folder).args(["lab", "show", lab])).wait(LIMIT);
+    assert!(ended.fault().is_none(), "{}", ended.text);
+    // What stands between two backquotes is every second part.
+    let quoted = ended.text.split('`').skip(1).step_by(2);
+    let found = quoted.filter(|text| text.starts_with(beginning));
+    found.map(|text| text.split_whitespace().map(str::to_owned).collect()).collect()
+}
+
+/// Runs the two commands of a sheet, each in a terminal of its own, as they are printed there, but for some words: other tests have
+/// the usual addresses and ports, and nobody waits for half a minute.
+fn meet(
+    folder: &Folder,
+    [server, client]: [&[String]; 2],
+    instead: &[(&str, &str)],
+    port: [&str; 2],
+) -> Ended {
+    let _alone = lab::alone();
+    let command = |words: &[String]| {
+        let mut command = lab::rnic(folder);
+        for word in &words[1..] {
+            command.arg(instead.iter().find(|(own, _)| own == word).map_or(&**word, |(_, other)| other));
+        }
+        command.args(port);
+        command
+    };
+    let mut server = Running::start(folder, &mut command(server));
+    lab::await_listener(port[1].parse().expect("a port"), &mut server);
+    Running::start(folder, &mut command(client)).wait(LIMIT)
+}
+
+#[test]
+fn what_the_sheets_print_for_two_terminals_works() {
+    let folder = Folder::new();
+    let port = lab::free_port().to_string();
+    let [server, client] =
+        ["rnic perf server", "rnic perf client"].map(|words| commands(&folder, "latency", words));
+    assert_eq!((server.len(), client.len()), (1, 1), "{server:?} {client:?}");
+    // The address is what the server prints.
+    let server: Vec<String> = [&server[0][..], &["--bind".to_owned(), "127.6.7.3".to_owned()]].concat();
+    let instead = [("ADDRESS", "127.6.7.3")];
+    let ended = meet(&folder, [&server, &client[0]], &instead, ["--control-port", &port]);
+    assert!(ended.fault().is_none() && ended.text.contains("t_typical[usec]"), "{}", ended.text);
+    if !has("ib_write_bw") {
+        return;
+    }
+    let both = commands(&folder, "retries", "rnic run");
+    let [server, client] = &both[..] else { panic!("two commands: {both:?}") };
+    let port = lab::free_port().to_string();
+    let instead = [("127.0.0.2", "127.6.7.2"), ("30", "1")];
+    let ended = meet(&folder, [server, client], &instead, ["-p", &port]);
+    assert!(ended.fault().is_none() && ended.text.contains("BW average"), "{}", ended.text);
+}
+
+#[test]
+fn scenarios_that_the_sheets_name_are_there() {
+    let folder = Folder::new();
+    let list = Running::start(&folder, lab::rnic(&folder).args(["fabric", "list"])).wait(LIMIT).text;
+    let mut count = 0;
+    for lab in 1..=10 {
+        for words in commands(&folder, &lab.to_string(), "rnic fabric run") {
+            let name = &words[3];
+            assert!(list.split_whitespace().any(|word| word == name), "lab {lab}: {name}");
+            count += 1;
+        }
+    }
+    assert!(count >= 8, "{count}");
 }

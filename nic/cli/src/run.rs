@@ -19,6 +19,9 @@ const FAILED: u8 = 125;
 const CANNOT_RUN: u8 = 126;
 const NOT_FOUND: u8 = 127;
 
+/// The same, for who runs this program.
+pub(crate) const OWN: std::ops::RangeInclusive<i32> = FAILED as i32..=NOT_FOUND as i32;
+
 /// The library of rdma-core that the drop-in library replaces.
 const VERBS: &str = "libibverbs.so.1";
 
@@ -232,7 +235,7 @@ fn starts_with(list: &OsStr, beginning: &OsStr) -> bool {
 
 /// The directory of the drop-in libraries: `dropin` beside this program, where cargo builds them, or `../lib/rnic`,
 /// where they are installed.
-fn library_folder(program: &Path) -> Result<PathBuf, Box<dyn Error>> {
+pub(crate) fn library_folder(program: &Path) -> Result<PathBuf, Box<dyn Error>> {
     // Resolve symbolic links: a link to the program may be in another directory.
     let program = program.canonicalize()?;
     let beside = program.parent().unwrap_or(Path::new("/"));

@@ -51,9 +51,13 @@ fn a_student_goes_through_a_lab() {
         "loss (loss.toml)",
         "x dropped by fault f1",
         "yours: it waits for lost_psn",
-        "packets that were sent again",
+        "time of the transfer (loss)",
     ] {
         assert!(ran.contains(part), "{part}\n{ran}");
+    }
+    // What the student is to find in the ladder.
+    for part in ["packets that were sent again", "NAKs (loss)"] {
+        assert!(!ran.contains(part), "{part}\n{ran}");
     }
     let ladder: Vec<&str> = ran.lines().filter(|line| line.contains('|')).collect();
     assert!(
@@ -85,7 +89,7 @@ fn files_of_experiments_may_be_changed_and_do_not_change_the_verdict() {
     let whole = fs::read_to_string(&file).unwrap();
     let without = whole.split("[faults]").next().unwrap();
     fs::write(&file, without).unwrap();
-    assert!(text(&place, &["run"], 0).contains("packets that were sent again (loss)        0"));
+    assert!(!text(&place, &["run", "--only", "loss"], 0).contains(" again"));
     text(&place, &["check"], 0);
     fs::write(&file, whole.replace("latency = ", "lateness = ")).unwrap();
     let error = text(&place, &["run"], 2);
@@ -121,6 +125,97 @@ fn mistakes_are_told_in_one_line() {
         text(&folder, &["check", "mine"], 1)
             .contains("the lab does not ask for this: did you mean `lost_psn`?")
     );
+}
+
+/// The answers were judged by other numbers than those on the sheet, and nothing said so.
+#[test]
+fn a_copied_folder_is_noticed() {
+    let folder = folder("copied");
+    text(&folder, &["start", "go-back-n", "--student", "alice", "--into", "mine"], 0);
+    let place = folder.join("mine");
+    for words in [&["run"][..], &["check"]] {
+        let code = i32::from(words == ["check"]);
+        assert!(!text(&place, words, code).contains("numbers of"), "{words:?}");
+    }
+    let answers = place.join("answers.toml");
+    let whole = fs::read_to_string(&answers).unwrap();
+    fs::write(&answers, whole.replace("student = \"alice\"", "student = \"bob\"")).unwrap();
+    for (words, code) in [(&["run"][..], 0), (&["check"], 1), (&["plot"], 0)] {
+        let output = lab(&place, words);
+        assert_eq!(output.status.code(), Some(code), "{words:?}");
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert!(said.contains("have the numbers of alice, but answers.toml names bob"), "{words:?}: {said}");
+        assert_eq!(said.lines().count(), 1, "{words:?}: {said}");
+    }
+}
+
+#[test]
+fn a_students_folder_is_shown_as_it_was_made() {
+    let folder = folder("shown");
+    text(&folder, &["start", "go-back-n", "--student", "alice", "--into", "mine"], 0);
+    let sheet = fs::read_to_string(folder.join("mine/README.md")).unwrap();
+    assert_eq!(text(&folder, &["show", "mine"], 0), sheet);
+    assert!(text(&folder, &["show", "mine", "--instructor"], 0).contains("those of alice"));
+    assert!(text(&folder, &["show", "mine", "--student", "bob"], 0).contains("For bob."));
+}
+
+/// It was an error of the experiment that named a type of Rust.
+#[test]
+fn what_cannot_be_chosen_is_named_by_its_key() {
+    let folder = folder("choice");
+    text(&folder, &["start", "go-back-n", "--student", "alice", "--into", "mine"], 0);
+    let place = folder.join("mine");
+    let file = place.join("answers.toml");
+    let whole = answers("go-back-n");
+    for (value, says) in [
+        ("-3", "task.lost_psn = -3: it is at least 0"),
+        ("2.5", "task.lost_psn = 2.5: write a whole number"),
+        ("true", "task.lost_psn = true: write a number, or a text in quotation marks"),
+        ("\"two\"", "task.lost_psn = two: write a number, without its unit"),
+    ] {
+        fs::write(&file, whole.replace("lost_psn = 11", &format!("lost_psn = {value}"))).unwrap();
+        let error = text(&place, &["run", "--only", "yours"], 2);
+        assert!(error.contains(says) && error.lines().count() == 1, "{value}: {error}");
+    }
+    fs::write(&file, whole.replace("lost_psn = 11", "lost_psn = \"11\"")).unwrap();
+    text(&place, &["check"], 0);
+}
+
+#[test]
+fn words_are_chosen_in_capital_letters_or_small_ones() {
+    let folder = folder("case");
+    text(&folder, &["start", "latency", "--student", "alice", "--into", "mine"], 0);
+    let place = folder.join("mine");
+    let whole = answers("latency");
+    for word in ["infiniband", "INFINIBAND", " InfiniBand "] {
+        let text_of = whole.replace("technology = \"InfiniBand\"", &format!("technology = \"{word}\""));
+        assert!(text_of.contains(&format!("\"{word}\"")), "{text_of}");
+        fs::write(place.join("answers.toml"), text_of).unwrap();
+        assert!(text(&place, &["run"], 0).contains("task: time of 64 bytes (us)"), "{word}");
+        text(&place, &["check"], 0);
+    }
+}
+
+/// It ended with exit code 0, and a check took it for a mistake of the student.
+#[test]
+fn a_program_without_the_library_that_it_needs_is_not_judged() {
+    let folder = folder("library");
+    fs::create_dir_all(folder.join("bin")).unwrap();
+    let alone = folder.join("bin/rnic");
+    fs::hard_link(env!("CARGO_BIN_EXE_rnic"), &alone).unwrap();
+    text(&folder, &["start", "first-write", "--into", "mine"], 0);
+    let file = folder.join("mine/answers.toml");
+    let whole = fs::read_to_string(&file).unwrap();
+    fs::write(&file, whole.replace("language = \"\"", "language = \"C\"")).unwrap();
+    for word in ["run", "check"] {
+        let output = Command::new(&alone).args(["lab", word, "mine"]).current_dir(&folder).output().unwrap();
+        let said = String::from_utf8(output.stderr).unwrap();
+        assert_eq!(output.status.code(), Some(2), "{said}");
+        assert!(
+            said.contains("libibverbs.so.1") && said.contains("`cargo build --release` makes it"),
+            "{said}"
+        );
+    }
 }
 
 #[test]

@@ -163,6 +163,9 @@ pub struct Choice {
     /// The greatest number.
     #[serde(default)]
     pub max: Option<f64>,
+    /// Whether the number is whole.
+    #[serde(default)]
+    pub whole: bool,
     /// The keys that it sets, each with the name of the experiment in front.
     #[serde(default)]
     pub sets: Vec<String>,
@@ -173,6 +176,33 @@ pub struct Choice {
 
 fn plain() -> String {
     "{}".to_owned()
+}
+
+impl Choice {
+    /// What a student chose, as experiments and formulas take it: a word is written as the lab writes it, whether in capital letters
+    /// or small ones.
+    ///
+    /// # Errors
+    /// Says what to write.
+    pub fn take(&self, value: &Value) -> Result<Value, String> {
+        if !self.choices.is_empty() {
+            let given = value.to_string().trim().to_lowercase();
+            let word = self.choices.iter().find(|word| word.to_lowercase() == given);
+            return match word {
+                Some(word) => Ok(Value::Text(word.clone())),
+                None => Err(format!("write one of: {}", self.choices.join(", "))),
+            };
+        }
+        let Some(number) = value.read_number() else {
+            return Err("write a number, without its unit".to_owned());
+        };
+        match (self.min, self.max) {
+            (Some(min), _) if number < min => Err(format!("it is at least {}", Value::Number(min))),
+            (_, Some(max)) if number > max => Err(format!("it is at most {}", Value::Number(max))),
+            _ if self.whole && number.fract() != 0.0 => Err("write a whole number".to_owned()),
+            _ => Ok(Value::Number(number)),
+        }
+    }
 }
 
 /// What a choice must achieve.

@@ -28,6 +28,16 @@ pub enum LabError {
         /// What is wrong, in one line.
         why: String,
     },
+    /// What a student chose cannot be chosen.
+    #[error("task.{key} = {value}: {why}")]
+    Choice {
+        /// The key in the file of answers.
+        key: String,
+        /// What is written there.
+        value: String,
+        /// What to write.
+        why: String,
+    },
     /// A formula of the lab.
     #[error(transparent)]
     Expression(#[from] ExpressionError),
@@ -52,9 +62,12 @@ pub enum LabError {
 impl LabError {
     /// A file that is not what it should be.
     pub(crate) fn file(file: impl Into<String>, why: impl ToString) -> Self {
-        // Errors of TOML draw the place in further lines.
+        // Errors of TOML draw the place in further lines, behind the number of the line and a bar.
+        let is_drawn = |line: &&str| {
+            line.trim_start_matches(|sign: char| sign == ' ' || sign.is_ascii_digit()).starts_with('|')
+        };
         let why = why.to_string();
-        let why = why.lines().filter(|line| !line.contains('|')).collect::<Vec<_>>().join(" ");
+        let why = why.lines().filter(|line| !is_drawn(line)).collect::<Vec<_>>().join(" ");
         Self::File { file: file.into(), why: why.trim().to_owned() }
     }
 }

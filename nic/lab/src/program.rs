@@ -1,5 +1,6 @@
 //! Labs whose task is a program: what its packets show.
 
+use qp::Psn;
 use qp::wire::{NakCode, Opcode, Syndrome};
 use rnic_core::capture::{Content, DecodedPacket};
 
@@ -14,15 +15,38 @@ pub fn begins(text: &str) -> Option<u64> {
     u64::from_str_radix(digits, 16).ok()
 }
 
+/// An RDMA WRITE of one packet.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Write {
+    /// Its remote address.
+    pub va: u64,
+    /// Its length.
+    pub length: u32,
+    psn: Psn,
+    icrc: u32,
+}
+
+impl Write {
+    /// Whether it carries a text, by the bytes of the capture that it is in: a payload, which is padded to a multiple of 4
+    /// (IBTA 9.4.3), stands in front of the ICRC of its packet.
+    #[must_use]
+    pub fn carries(&self, text: &[u8], capture: &[u8]) -> bool {
+        let mut end = text.to_vec();
+        end.resize(text.len().next_multiple_of(4), 0);
+        end.extend(self.icrc.to_le_bytes());
+        self.length as usize == text.len() && capture.windows(end.len()).any(|window| window == end)
+    }
+}
+
 /// What a program's capture shows.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Seen {
-    /// RDMA WRITEs of one packet: their remote addresses and lengths.
-    pub writes: Vec<(u64, u32)>,
+    /// RDMA WRITEs of one packet.
+    pub writes: Vec<Write>,
     /// Acknowledgements.
     pub acknowledged: usize,
-    /// NAKs that say "remote access error" (IBTA 9.7.5.2.4).
-    pub refused: usize,
+    /// The PSNs of NAKs that say "remote access error" (IBTA 9.7.5.2.4): those of the requests that they refuse.
+    refused: Vec<Psn>,
 }
 
 impl Seen {
@@ -32,13 +56,25 @@ impl Seen {
         for packet in packets {
             let Content::Packet { headers, .. } = &packet.content else { continue };
             match (headers.opcode, headers.aeth.kind()) {
-                (Opcode::RcWriteOnly, _) => seen.writes.push((headers.reth.va, headers.reth.length)),
+                (Opcode::RcWriteOnly, _) => seen.writes.push(Write {
+                    va: headers.reth.va,
+                    length: headers.reth.length,
+                    psn: headers.psn,
+                    icrc: packet.icrc.map_or(0, |icrc| icrc.found),
+                }),
                 (Opcode::RcAcknowledge, Syndrome::Ack { .. }) => seen.acknowledged += 1,
-                (Opcode::RcAcknowledge, Syndrome::Nak(NakCode::RemoteAccessError)) => seen.refused += 1,
+                (Opcode::RcAcknowledge, Syndrome::Nak(NakCode::RemoteAccessError)) => {
+                    seen.refused.push(headers.psn);
+                }
                 _ => {}
             }
         }
         seen
+    }
+
+    /// The WRITEs that were refused because of their key.
+    pub fn refused(&self) -> impl Iterator<Item = &Write> {
+        self.writes.iter().filter(|write| self.refused.contains(&write.psn))
     }
 }
 
@@ -57,5 +93,14 @@ mod tests {
         ] {
             assert_eq!(begins(text), address, "{text}");
         }
+    }
+
+    #[test]
+    fn a_write_carries_what_stands_in_front_of_its_icrc() {
+        let write = Write { va: 0, length: 5, psn: Psn::new(1), icrc: 0x0403_0201 };
+        let capture = b"hello\0\0\0\x01\x02\x03\x04 howdy\0\0\0\x05\x02\x03\x04";
+        assert!(write.carries(b"hello", capture));
+        assert!(!write.carries(b"howdy", capture), "another packet carries it");
+        assert!(!write.carries(b"hell", capture) && !write.carries(b"hello", b""));
     }
 }

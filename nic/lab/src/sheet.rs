@@ -5,7 +5,6 @@ use crate::definition::{Definition, student};
 use crate::error::LabError;
 use crate::template::fill;
 use crate::value::{Value, Values};
-use serde::Deserialize;
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::ops::Range;
@@ -14,21 +13,17 @@ use std::ops::Range;
 pub const ANSWERS: &str = "answers.toml";
 
 /// What a student wrote.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(deny_unknown_fields)]
+#[derive(Clone, Debug, Default, PartialEq)]
 pub struct Answers {
     /// The name of the lab.
     pub lab: String,
     /// The student's ID.
     pub student: String,
     /// Predictions.
-    #[serde(default)]
     pub before: BTreeMap<String, Value>,
     /// What the runs show.
-    #[serde(default)]
     pub after: BTreeMap<String, Value>,
     /// What the student chose.
-    #[serde(default)]
     pub task: BTreeMap<String, Value>,
 }
 
@@ -38,23 +33,76 @@ impl Answers {
     /// # Errors
     /// Says what is wrong there.
     pub fn read(text: &str) -> Result<Self, LabError> {
-        let answers: Self = toml::from_str(text).map_err(|why| match bare_word(text, why.span()) {
-            Some((line, bare)) => {
-                LabError::file(ANSWERS, format_args!("line {line} ({bare}): write words in quotation marks"))
-            }
-            None => LabError::file(ANSWERS, why),
+        let wrong = |why: String| LabError::file(ANSWERS, why);
+        let table: toml::Table = toml::from_str(text).map_err(|why| match misspelt(text, why.span()) {
+            Some(advice) => wrong(advice),
+            None => wrong(why.to_string()),
         })?;
-        Ok(Self { student: student(&answers.student)?, ..answers })
+        let mut answers = Self::default();
+        let (mut lab, mut id) = (None, None);
+        for (key, value) in &table {
+            match key.as_str() {
+                "lab" => lab = Some(word(key, value).map_err(wrong)?),
+                "student" => id = Some(word(key, value).map_err(wrong)?),
+                "before" => answers.before = part(key, value).map_err(wrong)?,
+                "after" => answers.after = part(key, value).map_err(wrong)?,
+                "task" => answers.task = part(key, value).map_err(wrong)?,
+                other => {
+                    let advice = cc::unknown(other, &["lab", "student", "before", "after", "task"]);
+                    return Err(wrong(format!("there is no place for `{other}`: {advice}")));
+                }
+            }
+        }
+        answers.lab = lab.ok_or_else(|| wrong("lab = \"...\" is missing".to_owned()))?;
+        answers.student = student(&id.ok_or_else(|| wrong("student = \"...\" is missing".to_owned()))?)?;
+        Ok(answers)
     }
 }
 
-/// The line in which a file is wrong, with its number, if that is because a word has no quotation marks.
-fn bare_word(text: &str, span: Option<Range<usize>>) -> Option<(usize, &str)> {
+/// A text; an ID may be a number.
+fn word(key: &str, value: &toml::Value) -> Result<String, String> {
+    match value {
+        toml::Value::String(text) => Ok(text.clone()),
+        toml::Value::Integer(number) => Ok(number.to_string()),
+        other => Err(format!("{key} = {other}: write a text in quotation marks")),
+    }
+}
+
+/// What is written in a part of the file.
+fn part(name: &str, value: &toml::Value) -> Result<BTreeMap<String, Value>, String> {
+    let toml::Value::Table(table) = value else {
+        return Err(format!("{name} = {value}: answers stand below a line [{name}]"));
+    };
+    let read = |(key, value): (&String, &toml::Value)| {
+        let value = match value {
+            toml::Value::Integer(number) => Value::Number(*number as f64),
+            toml::Value::Float(number) => Value::Number(*number),
+            toml::Value::String(text) => Value::Text(text.clone()),
+            other => {
+                // A value may have many lines.
+                let shown = other.to_string().replace('\n', " ");
+                return Err(format!("{name}.{key} = {shown}: write a number, or a text in quotation marks"));
+            }
+        };
+        Ok((key.clone(), value))
+    };
+    table.iter().map(read).collect()
+}
+
+/// What to write instead, if a file cannot be read because of a value that has no quotation marks.
+fn misspelt(text: &str, span: Option<Range<usize>>) -> Option<String> {
     let before = text.get(..span?.start)?;
     let number = before.matches('\n').count();
     let line = text.lines().nth(number)?.trim();
     let value = line.split_once('=')?.1.trim();
-    value.starts_with(|first: char| first.is_alphabetic()).then_some((number + 1, line))
+    let advice = match value.chars().next()? {
+        first if first.is_alphabetic() => "write words in quotation marks",
+        '0'..='9' | '-' | '+' | '.' => {
+            "write a number with a point and without its unit, or a text in quotation marks"
+        }
+        _ => return None,
+    };
+    Some(format!("line {} ({line}): {advice}", number + 1))
 }
 
 /// An answer that says something: a number, or a text that is not empty.
@@ -95,6 +143,19 @@ pub fn folder(lab: &Lab, id: &str) -> Result<Vec<(String, String)>, LabError> {
         }
     }
     Ok(files)
+}
+
+/// The student whom a sheet names: the lab's own has a place for the ID in one of its lines.
+///
+/// # Errors
+/// The lab has no sheet.
+pub fn whose(lab: &Lab, sheet: &str) -> Result<Option<String>, LabError> {
+    let named = lab.file("sheet.md")?.lines().find_map(|line| line.split_once("$(student)"));
+    let Some((before, after)) = named else { return Ok(None) };
+    // Up to the next place, whatever is filled in there.
+    let after = after.split("$(").next().unwrap_or_default();
+    let id = |line: &str| line.strip_prefix(before)?.split_once(after).map(|(id, _)| id.to_owned());
+    Ok(sheet.lines().find_map(id).filter(|id| student(id).is_ok()))
 }
 
 /// The instructor's page of a lab, with the answers of a student filled in.
@@ -179,5 +240,46 @@ mod tests {
         assert!(error.contains("line 4 (naks = two): write words in quotation marks"), "{error}");
         let error = read("naks 2").expect_err("no equals sign").to_string();
         assert!(!error.contains("quotation marks"), "{error}");
+    }
+
+    #[test]
+    fn a_sheet_says_whose_it_is() {
+        for lab in crate::LABS.iter().map(crate::Builtin::lab) {
+            let files = folder(&lab, "Alice.B").expect("a folder");
+            let sheet = &files.iter().find(|(name, _)| name == "README.md").expect("a sheet").1;
+            assert_eq!(whose(&lab, sheet).expect("a sheet").as_deref(), Some("alice.b"), "{}", lab.name);
+            assert_eq!(whose(&lab, "# Notes\n\nMine.\n").expect("a sheet"), None);
+        }
+    }
+
+    /// They once named types of Rust, and no key.
+    #[test]
+    fn values_of_a_wrong_kind_are_named_with_their_keys() {
+        for (text, part) in [
+            (
+                "lab = \"x\"\nstudent = \"y\"\n[after]\npsns = [4, 5]",
+                "after.psns = [4, 5]: write a number, or a text in",
+            ),
+            (
+                "lab = \"x\"\nstudent = \"y\"\n[task]\nlane = true",
+                "task.lane = true: write a number, or a text in",
+            ),
+            ("lab = \"x\"\nstudent = \"y\"\n[before]\na.b = 3", "before.a = { b = 3 }: write a number"),
+            (
+                "lab = \"x\"\nstudent = \"y\"\n[after]\npsns = 4,5",
+                "line 4 (psns = 4,5): write a number with a point",
+            ),
+            ("lab = \"x\"\nstudent = \"y\"\n[after]\ntime = 4 us", "without its unit"),
+            ("lab = \"x\"\nstudent = \"y\"\nafter = 3", "below a line [after]"),
+            ("lab = \"x\"\nstudent = true", "student = true: write a text in quotation marks"),
+            ("lab = \"x\"", "student = \"...\" is missing"),
+            ("lab = \"x\"\nstudent = \"y\"\n[afer]", "no place for `afer`: did you mean `after`?"),
+        ] {
+            let error = Answers::read(text).expect_err(text).to_string();
+            assert!(error.starts_with("answers.toml: ") && error.contains(part), "{text}: {error}");
+            assert_eq!(error.lines().count(), 1, "{error}");
+        }
+        let answers = Answers::read("lab = \"x\"\nstudent = 12345").expect("an ID of digits");
+        assert_eq!(answers.student, "12345");
     }
 }

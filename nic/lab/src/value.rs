@@ -23,6 +23,26 @@ impl Value {
             Self::Text(_) => None,
         }
     }
+
+    /// The number that a person wrote, also if it stands in quotation marks, or has commas between thousands.
+    #[must_use]
+    pub fn read_number(&self) -> Option<f64> {
+        let number = match self {
+            Self::Number(number) => *number,
+            Self::Text(text) => {
+                let mut groups = text.trim().split(',');
+                let first = groups.next()?;
+                let are_thousands =
+                    groups.clone().all(|group| group.split('.').next().is_some_and(|whole| whole.len() == 3));
+                let is_grouped = groups.clone().next().is_some();
+                if is_grouped && (!are_thousands || first.trim_start_matches('-').len() > 3) {
+                    return None;
+                }
+                groups.fold(first.to_owned(), |number, group| number + group).parse().ok()?
+            }
+        };
+        number.is_finite().then_some(number)
+    }
 }
 
 impl From<f64> for Value {
@@ -92,6 +112,19 @@ mod tests {
     fn numbers_are_short() {
         for (number, text) in [(3.0, "3"), (0.5, "0.5"), (1.0 / 3.0, "0.3333"), (120.0, "120"), (0.0, "0")] {
             assert_eq!(Value::from(number).to_string(), text);
+        }
+    }
+
+    #[test]
+    fn numbers_are_read_as_people_write_them() {
+        let text = |text: &str| Value::from(text).read_number();
+        for (written, number) in
+            [("4", 4.0), (" 1,234 ", 1234.0), ("1,234,567.5", 1_234_567.5), ("-2.5", -2.5)]
+        {
+            assert_eq!(text(written), Some(number), "{written}");
+        }
+        for written in ["105,4", "1,23", "1234,567", "nan", "inf", "4 us", ""] {
+            assert_eq!(text(written), None, "{written}");
         }
     }
 }

@@ -37,7 +37,7 @@ pub struct LabEntry {
     pub name: String,
     /// Its title.
     pub title: String,
-    /// Its experiments.
+    /// Its experiments: none, if its task is a program.
     pub experiments: Vec<String>,
 }
 
@@ -74,7 +74,7 @@ struct Chosen {
     setup: LabSetup,
 }
 
-/// The labs that have experiments in virtual time.
+/// All labs.
 ///
 /// # Errors
 /// A lab is wrong: that is a bug.
@@ -82,10 +82,8 @@ pub fn labs() -> Result<Vec<LabEntry>, String> {
     let mut entries = Vec::new();
     for lab in LABS.iter().map(Builtin::lab) {
         let definition = lab.definition().map_err(words)?;
-        let experiments: Vec<String> = definition.experiment.iter().map(|of| of.name.clone()).collect();
-        if !experiments.is_empty() {
-            entries.push(LabEntry { name: lab.name, title: definition.title, experiments });
-        }
+        let experiments = definition.experiment.iter().map(|of| of.name.clone()).collect();
+        entries.push(LabEntry { name: lab.name, title: definition.title, experiments });
     }
     Ok(entries)
 }

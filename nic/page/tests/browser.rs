@@ -110,6 +110,23 @@ fn a_run_can_be_stopped_and_a_wrong_link_is_told() {
     assert_no_complaints(&mut browser);
 }
 
+/// It once was unknown, and nothing said what can be opened.
+#[test]
+fn a_lab_without_experiments_leads_to_those_that_have_some() {
+    let Some((mut browser, url)) = browser() else { return };
+    browser.open(&format!("{url}#lab=first-write"));
+    let said = browser.text("$('l-status').textContent");
+    assert!(
+        said.contains("rnic lab start first-write") && said.contains("These can be opened: go-back-n"),
+        "{said}"
+    );
+    browser.click("#l-status a[href='#lab=dcqcn']");
+    browser.wait("$('l-lab').value === 'dcqcn'");
+    run_ends(&mut browser);
+    assert_eq!(browser.text("Lab.setup.lab"), "dcqcn");
+    assert_no_complaints(&mut browser);
+}
+
 /// A tab with the page, or nothing where it cannot be had: then a line says so.
 fn browser() -> Option<(Browser, String)> {
     let url = format!("file://{}", page()?.display());

@@ -1,6 +1,6 @@
 /* The view of the labs: an experiment as `rnic lab run` runs it, and the picture that `rnic lab plot` draws of it. */
 const Lab = {
-  labs: [], module: null, worker: null, file: null, shown: null, setup: null,
+  all: [], labs: [], module: null, worker: null, file: null, shown: null, setup: null,
 
   /* A call that takes no time. */
   ask(name, text) {
@@ -55,6 +55,15 @@ onmessage = async ({ data: [module, text] }) => {
   },
   stop() { if (Lab.worker) { Lab.end(); Lab.say("The run was stopped."); } },
   say(text) { $("l-status").textContent = text; },
+  /* Which labs a link can name. */
+  offer() {
+    const links = Lab.labs.flatMap(({ name }) => {
+      const link = document.createElement("a");
+      link.href = "#lab=" + name; link.textContent = name;
+      return [" ", link];
+    });
+    $("l-status").append(" These can be opened:", ...links);
+  },
 
   /* What came out: the picture is a file of its own, so that nothing in it can act on the page. */
   show(shown) {
@@ -85,13 +94,17 @@ onmessage = async ({ data: [module, text] }) => {
   },
   recall(text) {
     const given = new URLSearchParams(text), name = given.get("lab"), isKnown = Lab.labs.some(lab => lab.name === name);
-    let own = {}, fault = name && !isKnown ? `There is no lab ${name}.` : "";
+    let own = {}, fault = "";
+    if (name && !isKnown) {
+      const isElsewhere = Lab.all.some(lab => lab.name === name);
+      fault = isElsewhere ? `The lab ${name} has no experiment for a browser: rnic lab start ${name} makes its folder.` : `There is no lab ${name}.`;
+    }
     try { if (given.get("own")) own = unpacked(given.get("own")); } catch { fault = "The link is damaged: this is the lab's own experiment."; }
     if (isKnown) $("l-lab").value = name;
     $("l-student").value = given.get("student") || "student";
     Lab.choose(given.get("experiment"), own);
     /* Whoever begins here predicts first; a link shows what it is of. */
-    if (fault) Lab.say(fault);
+    if (fault) { Lab.say(fault); if (!isKnown) Lab.offer(); }
     else if (isKnown && (!$("l-task").childElementCount || own.task)) Lab.run();
   },
   /* Shows the experiments of a lab, and the file of one. */
@@ -123,7 +136,8 @@ onmessage = async ({ data: [module, text] }) => {
   },
 
   build() {
-    Lab.labs = Lab.ask("lab_list");
+    Lab.all = Lab.ask("lab_list");
+    Lab.labs = Lab.all.filter(lab => lab.experiments.length);
     $("l-lab").replaceChildren(...Lab.labs.map(lab => new Option(lab.title, lab.name)));
     $("l-lab").onchange = () => Lab.choose();
     $("l-experiment").onchange = () => Lab.choose($("l-experiment").value);

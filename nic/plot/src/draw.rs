@@ -107,32 +107,53 @@ pub(crate) fn draw<B: DrawingBackend>(
 /// The height at which all legends fit.
 pub(crate) fn height_for_legends(figure: &Figure, width: f64) -> f64 {
     let sizes = Sizes::of(width);
-    let unit = |panel: &Panel| {
-        let lines = panel.items.iter().filter(|item| item.legend.is_some()).count();
+    let rows = figure.rows();
+    let unit = |row: &&[Panel]| {
         // Half a line keeps it apart from the legend below.
-        ((lines as f64 + 0.5) * sizes.line() - sizes.gap) / panel.weight
+        ((named(row).len() as f64 + 0.5) * sizes.line() - sizes.gap) / weight(row)
     };
-    let least = figure.panels.iter().map(unit).fold(0.0, f64::max);
-    let weights: f64 = figure.panels.iter().map(|panel| panel.weight).sum();
+    let least = rows.iter().map(unit).fold(0.0, f64::max);
+    let weights: f64 = rows.iter().map(|row| weight(row)).sum();
     // The pixel is for what rounding takes.
     sizes.head() + around(figure, &sizes) + least * weights + 1.0
+}
+
+/// The height of a row relative to others.
+fn weight(row: &[Panel]) -> f64 {
+    row.iter().map(|panel| panel.weight).fold(0.0, f64::max)
+}
+
+/// What the legend of a row names, each look and name once.
+fn named(row: &[Panel]) -> Vec<&Item> {
+    let mut all: Vec<&Item> = Vec::new();
+    for item in row.iter().flat_map(|panel| &panel.items).filter(|item| item.legend.is_some()) {
+        if !all.iter().any(|other| (&other.legend, other.look) == (&item.legend, item.look)) {
+            all.push(item);
+        }
+    }
+    all
 }
 
 /// The room below a horizontal axis: for its numbers and its label.
 const BELOW: f64 = 3.0;
 
-/// The height of what is below panels and between them.
+/// The height of what is below panels and between them, and of the names of columns.
 fn around(figure: &Figure, sizes: &Sizes) -> f64 {
     let own = figure.panels.iter().filter(|panel| panel.across.is_some()).count();
     // All panels over time have one axis.
     let axes = own + usize::from(own < figure.panels.len());
-    let gaps = sizes.gap * figure.panels.len().saturating_sub(1) as f64;
-    sizes.margin + BELOW * sizes.text * axes as f64 + gaps
+    let gaps = sizes.gap * figure.rows().len().saturating_sub(1) as f64;
+    sizes.margin + names_of_columns(figure, sizes) + BELOW * sizes.text * axes as f64 + gaps
 }
 
-/// The height of a panel of weight 1, if all panels have this room together with what is below them.
+/// The height of the names of columns.
+fn names_of_columns(figure: &Figure, sizes: &Sizes) -> f64 {
+    if figure.columns.is_empty() { 0.0 } else { sizes.text }
+}
+
+/// The height of a row of weight 1, if all rows have this room together with what is below them.
 fn unit_of(figure: &Figure, sizes: &Sizes, room: f64) -> f64 {
-    let weights: f64 = figure.panels.iter().map(|panel| panel.weight).sum();
+    let weights: f64 = figure.rows().iter().map(|row| weight(row)).sum();
     (room - around(figure, sizes)) / weights
 }
 
@@ -164,29 +185,52 @@ fn panels<B: DrawingBackend>(
     let right = width - sizes.margin - legend_width(figure, sizes, width) - sizes.gap;
     let unit = unit_of(figure, sizes, height - top);
     let (factor, time_name) = time_unit(figure.span.length());
-    let ticks = (((right - left) / (7.0 * sizes.text)) as usize).clamp(1, 12);
-    let time = Axis::between(figure.span.from * factor, figure.span.to * factor, ticks);
-    let mut frame = Frame { left, right, top, bottom: top };
-    for (index, panel) in figure.panels.iter().enumerate() {
-        frame.bottom = frame.top + panel.weight * unit;
-        let edge = width - sizes.margin;
-        let own = panel.across.as_ref().map(|across| match across.is_log {
-            true => Axis::logarithmic(across.low, across.high, ticks),
-            false => Axis::between(across.low, across.high, ticks),
-        });
-        let (across, factor) = own.as_ref().map_or((&time, factor), |own| (own, 1.0));
-        let axis = &upward(panel, sizes, unit);
-        let mut painter =
-            Painter { canvas: &mut *canvas, frame, sizes: *sizes, time: across, axis, factor, edge };
-        painter.panel(panel)?;
-        let is_last = figure.panels.get(index + 1).is_none_or(|next| next.across.is_some());
-        if is_last {
-            let label =
-                panel.across.as_ref().map_or_else(|| format!("time ({time_name})"), |own| own.label.clone());
-            painter.below(&label)?;
-            frame.bottom += BELOW * sizes.text;
+    let rows = figure.rows();
+    // Numbers below neighbouring columns must not touch, and narrow columns need some all the same.
+    let (apart, per_tick) = (2.0 * sizes.text, if figure.columns.len() > 1 { 4.5 } else { 7.0 });
+    let mut top = top + names_of_columns(figure, sizes);
+    for (index, row) in rows.iter().enumerate() {
+        let bottom = top + weight(row) * unit;
+        let cell = (right - left - apart * (row.len() - 1) as f64) / row.len() as f64;
+        let ticks = ((cell / (per_tick * sizes.text)) as usize).clamp(1, 12);
+        let mut is_first = true;
+        for (column, panel) in row.iter().enumerate().filter(|(_, panel)| !panel.items.is_empty()) {
+            let left = left + (cell + apart) * column as f64;
+            let own = panel.across.as_ref().map(|across| match across.is_log {
+                true => Axis::logarithmic(across.low, across.high, ticks),
+                false => Axis::between(across.low, across.high, ticks),
+            });
+            let is_over_time = own.is_none();
+            let across = own
+                .unwrap_or_else(|| Axis::between(figure.span.from * factor, figure.span.to * factor, ticks));
+            let mut painter = Painter {
+                canvas: &mut *canvas,
+                frame: Frame { left, right: left + cell, top, bottom },
+                sizes: *sizes,
+                time: &across,
+                axis: &upward(panel, sizes, unit),
+                factor: if is_over_time { factor } else { 1.0 },
+                edge: width - sizes.margin,
+            };
+            painter.panel(panel, is_first)?;
+            if std::mem::take(&mut is_first) {
+                painter.legend(&named(row), right)?;
+            }
+            let is_there = |row: &&[Panel]| {
+                row.get(column).is_some_and(|of| of.across.is_none() && !of.items.is_empty())
+            };
+            if !rows[..index].iter().any(is_there)
+                && let Some(name) = figure.columns.get(column).filter(|_| is_over_time)
+            {
+                painter.name(name)?;
+            }
+            if !is_over_time || !rows[index + 1..].iter().any(is_there) {
+                let time = || format!("time ({time_name})");
+                painter.below(&panel.across.as_ref().map_or_else(time, |own| own.label.clone()))?;
+            }
         }
-        frame.top = frame.bottom + sizes.gap;
+        let is_last = rows.get(index + 1).is_none_or(|next| next.iter().any(|next| next.across.is_some()));
+        top = bottom + sizes.gap + if is_last { BELOW * sizes.text } else { 0.0 };
     }
     Ok(())
 }
@@ -231,12 +275,13 @@ struct Painter<'a, 'b, B> {
 }
 
 impl<B: DrawingBackend> Painter<'_, '_, B> {
-    fn panel(&mut self, panel: &Panel) -> Result<(), PlotError> {
+    /// Draws a panel, and what its vertical axis measures, if it is the first of its row.
+    fn panel(&mut self, panel: &Panel, is_first: bool) -> Result<(), PlotError> {
         let (behind, before): (Vec<_>, Vec<_>) = panel.items.iter().partition(|item| item.shape.is_filled());
         for item in behind {
             self.item(item)?;
         }
-        self.grid()?;
+        self.grid(is_first)?;
         for item in &before {
             self.item(item)?;
         }
@@ -246,10 +291,19 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         let Frame { left, right, top, bottom } = self.frame;
         let axis = [(left, top), (left, bottom), (right, bottom)];
         self.canvas.line(&axis, FRAME, self.sizes.stroke)?;
+        if !is_first {
+            return Ok(());
+        }
         let middle = (self.sizes.margin + self.sizes.text, 0.5 * (top + bottom));
         let label = fitted(&panel.label, (self.frame.height() + self.sizes.gap) / self.sizes.text);
-        self.canvas.text_upward(&label, middle, self.sizes.text, INK)?;
-        self.legend(panel)
+        self.canvas.text_upward(&label, middle, self.sizes.text, INK)
+    }
+
+    /// The name of a column, above its first panel.
+    fn name(&mut self, name: &str) -> Result<(), PlotError> {
+        let (frame, sizes) = (self.frame, self.sizes);
+        let name = fitted(name, (frame.right - frame.left) / sizes.text);
+        self.canvas.text(&name, (frame.left, frame.top - 0.3 * sizes.text), sizes.text, INK, Anchor::Left)
     }
 
     /// The numbers of the horizontal axis, and its label.
@@ -263,11 +317,14 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         self.canvas.text(label, at, sizes.text, INK, Anchor::Middle)
     }
 
-    fn grid(&mut self) -> Result<(), PlotError> {
+    fn grid(&mut self, has_numbers: bool) -> Result<(), PlotError> {
         let (frame, sizes) = (self.frame, self.sizes);
         for tick in &self.axis.ticks {
             let y = frame.y(self.axis, *tick);
             self.canvas.line(&[(frame.left, y), (frame.right, y)], GRID, sizes.stroke)?;
+            if !has_numbers {
+                continue;
+            }
             let at = (frame.left - 0.5 * sizes.text, y + 0.36 * sizes.text);
             self.canvas.text(&self.axis.label(*tick), at, sizes.text, INK, Anchor::Right)?;
         }
@@ -400,14 +457,14 @@ impl<B: DrawingBackend> Painter<'_, '_, B> {
         peaks.into_iter().map(|(_, place)| place).collect()
     }
 
-    /// The legend, cut to the lines that fit.
-    fn legend(&mut self, panel: &Panel) -> Result<(), PlotError> {
+    /// The legend of a row that ends at `right`, cut to the lines that fit.
+    fn legend(&mut self, items: &[&Item], right: f64) -> Result<(), PlotError> {
         let (frame, sizes) = (self.frame, self.sizes);
         let named: Vec<_> =
-            panel.items.iter().filter_map(|item| Some((item, legend_of(item, self.axis)?))).collect();
+            items.iter().filter_map(|item| Some((*item, legend_of(item, self.axis)?))).collect();
         let line = sizes.line();
         let room = (((frame.height() + sizes.gap) / line) as usize).max(1);
-        let left = frame.right + sizes.gap;
+        let left = right + sizes.gap;
         let width = (self.edge - left - sizes.swatch - 0.6 * sizes.text) / sizes.text;
         let shown = if named.len() > room { room - 1 } else { named.len() };
         let mut y = frame.top + 0.5 * line;

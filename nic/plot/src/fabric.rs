@@ -44,15 +44,35 @@ pub fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, P
     // Without samples there are no panels over time, and any span does.
     let to = if to > 0.0 { to } else { 1.0 };
     let span = Span { from: 0.0, to, columns: WIDTH as usize, window: to };
-    let lines = Lines::of(runs);
-    let mut panels = lines.queue(&span);
-    panels.extend(lines.rate(&span));
-    panels.extend(lines.paused(&span));
-    panels.extend(completion(runs));
-    if panels.is_empty() {
+    let with = |layout| {
+        let lines = Lines::of(runs, layout);
+        let mut panels = lines.queue(&span);
+        panels.extend(lines.rate(&span));
+        panels.extend(lines.paused(&span));
+        panels.extend(completion(runs, layout));
+        let columns = if layout == Layout::Columns { lines.runs } else { Vec::new() };
+        let columns = columns.into_iter().map(str::to_owned).collect();
+        Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, columns, panels }
+    };
+    let stacked = with(Layout::Stacked);
+    if stacked.panels.is_empty() {
         return Err(PlotError::Nothing);
     }
-    Ok(Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, panels })
+    let (width, height) = HIGHEST;
+    let is_too_high = crate::height(&stacked, WIDTH) * width > WIDTH * height;
+    Ok(if is_too_high && runs.len() > 1 { with(Layout::Columns) } else { stacked })
+}
+
+/// The proportions of the highest picture that fits on a slide.
+const HIGHEST: (u32, u32) = (4, 3);
+
+/// How the panels of several runs stand.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Layout {
+    /// One below the other.
+    Stacked,
+    /// Each run in a column.
+    Columns,
 }
 
 /// The most lines of a panel whose ranges are drawn, too: more would hide one another.
@@ -115,23 +135,27 @@ pub fn conditions<'a>(reports: impl Iterator<Item = &'a Report> + Clone) -> Stri
 
 /// All lines of all runs.
 struct Lines<'a> {
+    /// The runs that have any.
     runs: Vec<&'a str>,
     lines: Vec<Drawn<'a>>,
+    layout: Layout,
 }
 
 impl<'a> Lines<'a> {
-    fn of(runs: &[Run<'a>]) -> Self {
+    fn of(runs: &[Run<'a>], layout: Layout) -> Self {
         let of = |run: &Run<'a>| {
             let (name, series) = (run.name, run.report.series.as_ref());
             let lines =
                 series.into_iter().flat_map(|series| series.lines.iter().map(move |line| (series, line)));
             lines.map(move |(series, line)| Drawn { run: name, series, line })
         };
-        Self { runs: runs.iter().map(|run| run.name).collect(), lines: runs.iter().flat_map(of).collect() }
+        let lines: Vec<Drawn<'a>> = runs.iter().flat_map(of).collect();
+        let has_lines = |name: &&str| lines.iter().any(|drawn| drawn.run == *name);
+        Self { runs: runs.iter().map(|run| run.name).filter(has_lines).collect(), lines, layout }
     }
 
-    /// The panels of a kind, whose lines `points` makes into curves: one for each run, with the same axis and the same colour for
-    /// a flow, or one for all if a run has no more than a line of the kind.
+    /// The panels of a kind, whose lines `points` makes into curves: one for each run, with the same colour for a flow, or, if they
+    /// are not columns, one for all if a run has no more than a line of the kind.
     fn panels(
         &self,
         kind: &'static str,
@@ -140,10 +164,13 @@ impl<'a> Lines<'a> {
         points: &dyn Fn(&Drawn<'_>) -> Curve,
     ) -> Vec<Panel> {
         let all: Vec<&Drawn<'_>> = self.lines.iter().filter(|drawn| drawn.line.kind == kind).collect();
-        let runs: Vec<&str> =
-            self.runs.iter().copied().filter(|run| all.iter().any(|drawn| drawn.run == *run)).collect();
-        let alone = runs.len() < 2;
-        let together = !alone && (all.len() <= runs.len() || runs.len() >= MANY);
+        if all.is_empty() {
+            return Vec::new();
+        }
+        let of = |run: &str| all.iter().copied().filter(|drawn| drawn.run == run).collect::<Vec<_>>();
+        let count = self.runs.iter().filter(|run| !of(run).is_empty()).count();
+        let (alone, is_stacked) = (count < 2, self.layout == Layout::Stacked);
+        let together = is_stacked && !alone && (all.len() <= count || count >= MANY);
         let mut owners: Vec<String> = Vec::new();
         for owner in self.lines.iter().map(|drawn| drawn.owner(together)) {
             if !owners.contains(&owner) {
@@ -155,18 +182,19 @@ impl<'a> Lines<'a> {
             return vec![looks.panel((kind, label, weight), &all, points)];
         }
         // Several panels of a kind take more room than one, and less than each by itself.
-        let weight = weight / (runs.len().max(1) as f64).sqrt();
+        let weight = if is_stacked { weight / (count as f64).sqrt() } else { weight };
         let mut panels = Vec::new();
-        for run in runs {
-            let own: Vec<&Drawn<'_>> = all.iter().copied().filter(|drawn| drawn.run == run).collect();
+        for run in &self.runs {
+            let own = of(run);
+            if own.is_empty() && is_stacked {
+                continue;
+            }
             let mut panel = looks.panel((kind, label, weight), &own, points);
-            if !alone {
-                panel.items.insert(0, Item::new(Shape::Heading, Look::plain(Color::BLACK, 1.0), run));
+            if !alone && is_stacked {
+                panel.items.insert(0, Item::new(Shape::Heading, Look::plain(Color::BLACK, 1.0), *run));
             }
             panels.push(panel);
         }
-        let reach = panels.iter().map(Panel::top).fold(0.0, f64::max);
-        panels.iter_mut().for_each(|panel| panel.reach = reach);
         panels
     }
 
@@ -186,7 +214,7 @@ impl<'a> Lines<'a> {
         values.dedup();
         let [value] = values[..] else { return };
         let (at, name) = named(value);
-        for panel in panels {
+        for panel in panels.iter_mut().filter(|panel| !panel.items.is_empty()) {
             panel.items.push(Item::new(Shape::Level(at), Look::plain(color, 1.2), name.clone()));
         }
     }
@@ -209,7 +237,7 @@ impl<'a> Lines<'a> {
                 (bytes / factor, format!("{what}, {} {name}", bytes / own))
             });
         }
-        panels
+        alike(panels)
     }
 
     fn rate(&self, span: &Span) -> Vec<Panel> {
@@ -221,7 +249,7 @@ impl<'a> Lines<'a> {
             Color::GREY,
             |rate| (rate, format!("link, {rate} Gb/s")),
         );
-        panels
+        alike(panels)
     }
 
     fn paused(&self, span: &Span) -> Vec<Panel> {
@@ -229,6 +257,13 @@ impl<'a> Lines<'a> {
         panels.iter_mut().for_each(|panel| panel.reach = 100.0);
         panels
     }
+}
+
+/// The same axis for all panels.
+fn alike(mut panels: Vec<Panel>) -> Vec<Panel> {
+    let reach = panels.iter().map(Panel::top).fold(0.0, f64::max);
+    panels.iter_mut().for_each(|panel| panel.reach = reach);
+    panels
 }
 
 /// The colours of ports and flows.
@@ -300,7 +335,7 @@ fn averages(drawn: &Drawn<'_>, span: &Span, factor: f64) -> Curve {
 }
 
 /// How completion times are distributed, if there are enough.
-fn completion(runs: &[Run<'_>]) -> Option<Panel> {
+fn completion(runs: &[Run<'_>], layout: Layout) -> Option<Panel> {
     let times = |run: &Run<'_>| {
         let mut times: Vec<f64> = run.report.flows.iter().filter_map(|flow| flow.fct_us).collect();
         times.sort_by(f64::total_cmp);
@@ -333,7 +368,8 @@ fn completion(runs: &[Run<'_>]) -> Option<Panel> {
         name: "completion times",
         label: "flows done (%)".to_owned(),
         across,
-        weight: 2.0,
+        // Below columns, with their longer legends, there is less room.
+        weight: if layout == Layout::Stacked { 2.0 } else { 1.5 },
         items,
         reach: 0.0,
         is_whole: false,

@@ -243,6 +243,19 @@ pub struct Figure {
     pub subtitle: String,
     /// The time that is drawn.
     pub span: Span,
+    /// The names of columns, if panels over time stand side by side. Each row of them then has a panel for each column, which has no
+    /// items if nothing is to be drawn there; and the panels of a row share the vertical axis and the legend.
+    pub columns: Vec<String>,
     /// Those over time come first.
     pub panels: Vec<Panel>,
+}
+
+impl Figure {
+    /// The panels from the top downwards, those side by side together.
+    #[must_use]
+    pub fn rows(&self) -> Vec<&[Panel]> {
+        let over_time = self.panels.iter().take_while(|panel| panel.across.is_none()).count();
+        let (over_time, others) = self.panels.split_at(over_time);
+        over_time.chunks(self.columns.len().max(1)).chain(others.chunks(1)).collect()
+    }
 }

@@ -27,14 +27,14 @@ pub use bitmap::png;
 /// The default width in pixels.
 pub const WIDTH: u32 = 1280;
 
-/// The default height in pixels, the number of panels that it suits, and the pixels that each further panel adds.
+/// The default height in pixels, the number of rows of panels that it suits, and the pixels that each further row adds.
 const HEIGHT: (u32, usize, u32) = (720, 4, 140);
 
-/// The default height of a picture of this width: more for more panels, and for longer legends.
+/// The default height of a picture of this width: more for more rows of panels, and for longer legends.
 #[must_use]
 pub fn height(figure: &Figure, width: u32) -> u32 {
     let (slide, enough, each) = HEIGHT;
-    let usual = slide + each * u32::try_from(figure.panels.len().saturating_sub(enough)).unwrap_or(0);
+    let usual = slide + each * u32::try_from(figure.rows().len().saturating_sub(enough)).unwrap_or(0);
     // A legend without end is cut.
     (draw::height_for_legends(figure, width.into()).ceil() as u32).clamp(usual, 2 * usual)
 }

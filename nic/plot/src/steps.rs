@@ -44,7 +44,13 @@ pub fn figure(title: &str, subtitle: &str, steps: &Steps) -> Figure {
     }
     let mut panel = Panel::new("PSNs", "PSN", 3.0, items);
     panel.is_whole = true;
-    Figure { title: title.to_owned(), subtitle: subtitle.to_owned(), span, panels: vec![panel] }
+    Figure {
+        title: title.to_owned(),
+        subtitle: subtitle.to_owned(),
+        span,
+        columns: Vec::new(),
+        panels: vec![panel],
+    }
 }
 
 fn place(step: &Step, left: f64) -> (f64, f64) {

@@ -2,7 +2,7 @@
 
 use rnic_lab::definition::{Definition, ExperimentConfig};
 use rnic_lab::experiment::{self, Ran};
-use rnic_lab::sheet::{ANSWERS, Answers, parameters};
+use rnic_lab::sheet::{self, ANSWERS, Answers, parameters};
 use rnic_lab::{Lab, Value, Values};
 use std::error::Error;
 use std::fs;
@@ -27,7 +27,12 @@ pub(super) struct Folder {
 }
 
 impl Folder {
-    /// Reads a folder that `rnic lab start` made.
+    /// Whether this is a folder that `rnic lab start` made.
+    pub(super) fn is_at(path: &Path) -> bool {
+        path.join(ANSWERS).is_file()
+    }
+
+    /// Reads a folder that `rnic lab start` made. Says so if its sheet is that of another student.
     pub(super) fn open(path: &Path) -> Result<Self, Box<dyn Error>> {
         let file = path.join(ANSWERS);
         let text = fs::read_to_string(&file).map_err(|why| match why.kind() {
@@ -40,14 +45,35 @@ impl Folder {
         let lab = find(&answers.lab)?;
         let definition = lab.definition()?;
         let values = parameters(&lab, &definition, &answers.student)?;
-        Ok(Self { path: path.to_owned(), lab, definition, answers, values })
+        let folder = Self { path: path.to_owned(), lab, definition, answers, values };
+        folder.note_owner()?;
+        Ok(folder)
     }
 
-    /// What the student has chosen so far.
+    /// A folder that was copied has the numbers of whom it was made for, whatever its answers say.
+    fn note_owner(&self) -> Result<(), Box<dyn Error>> {
+        let Ok(sheet) = fs::read_to_string(self.path.join("README.md")) else { return Ok(()) };
+        let id = &self.answers.student;
+        if let Some(owner) = sheet::whose(&self.lab, &sheet)?.filter(|owner| owner != id) {
+            eprintln!(
+                "rnic: the sheet and the experiments here have the numbers of {owner}, but {ANSWERS} names {id}, and is judged by the \
+                 numbers of {id}: `rnic lab start {} --student {id}` makes a folder with these",
+                self.answers.lab
+            );
+        }
+        Ok(())
+    }
+
+    /// What the student has chosen so far, in the lab's own words where it can be chosen.
     pub(super) fn chosen(&self) -> Values {
-        let is_given = |value: &&Value| !matches!(value, Value::Text(text) if text.trim().is_empty());
-        let chosen = self.answers.task.iter().filter(|(_, value)| is_given(value));
-        Values(chosen.map(|(key, value)| (key.clone(), value.clone())).collect())
+        let is_given = |value: &Value| !matches!(value, Value::Text(text) if text.trim().is_empty());
+        let mut chosen = Values::default();
+        for (key, value) in self.answers.task.iter().filter(|(_, value)| is_given(value)) {
+            let choice = self.definition.task.iter().find(|choice| choice.key == *key);
+            let taken = choice.and_then(|choice| choice.take(value).ok());
+            chosen.set(key.clone(), taken.unwrap_or_else(|| value.clone()));
+        }
+        chosen
     }
 
     /// What keeps an experiment from being run: choices that are not made yet.

@@ -7,7 +7,7 @@ use rnic_lab::Value;
 use rnic_lab::definition::{Language, Program};
 use rnic_lab::expression::evaluate;
 use rnic_lab::judge::{State, Verdict};
-use rnic_lab::program::{BEGINS, Seen, begins};
+use rnic_lab::program::{BEGINS, Seen, Write, begins};
 use rnic_lab::template::fill;
 use std::error::Error;
 use std::fs;
@@ -36,9 +36,10 @@ fn language<'a>(
     folder: &Folder,
     program: &'a Program,
 ) -> Result<Option<(PathBuf, &'a Language)>, Box<dyn Error>> {
-    let Some(Value::Text(name)) = folder.answers.task.get(LANGUAGE) else { return Ok(None) };
-    let Some(language) = program.language.get(name.trim()) else { return Ok(None) };
-    let path = folder.path.join(name.trim());
+    let chosen = folder.chosen();
+    let Some(Value::Text(name)) = chosen.get(LANGUAGE) else { return Ok(None) };
+    let Some(language) = program.language.get(name) else { return Ok(None) };
+    let path = folder.path.join(name);
     if !path.is_dir() {
         return Err(format!("{} is missing: `rnic lab start` makes it", path.display()).into());
     }
@@ -89,6 +90,12 @@ fn read(pipe: Option<impl std::io::Read>) -> Vec<u8> {
 
 /// Builds and runs the program, under `rnic run` if it uses libibverbs.
 fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
+    let own = std::env::current_exe()?;
+    if language.verbs {
+        crate::run::library_folder(&own).map_err(|why| {
+            format!("the program needs rnic's own libibverbs: {why}, in the source of rnic")
+        })?;
+    }
     if let [program, arguments @ ..] = &*language.build {
         let (output, is_in_time) =
             limited(Command::new(program).args(arguments).current_dir(path), BUILD_PATIENCE)?;
@@ -99,7 +106,6 @@ fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
     }
     let capture = path.join("packets.pcapng");
     let _ = fs::remove_file(&capture);
-    let own = std::env::current_exe()?;
     let mut command = match &*language.run {
         [program, arguments @ ..] if !language.verbs => {
             let mut command = Command::new(program);
@@ -121,6 +127,12 @@ fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
     };
     command.current_dir(path).env("RNIC_CAPTURE", &capture);
     let (output, is_in_time) = limited(&mut command, PATIENCE)?;
+    if language.verbs && output.status.code().is_some_and(|code| crate::run::OWN.contains(&code)) {
+        let text = String::from_utf8_lossy(&output.stderr);
+        return Err(
+            format!("the program was not run: {}", text.trim_end().trim_start_matches("rnic: ")).into()
+        );
+    }
     let end = match is_in_time {
         _ if !is_in_time => Err(format!(
             "your program did not end within {} s: does it poll for a completion that does not come?",
@@ -140,10 +152,17 @@ pub(super) fn show(folder: &Folder) -> Result<(), Box<dyn Error>> {
         return Ok(());
     };
     let Ran { output, capture, end } = ran(&path, language)?;
-    out!("{}{}", String::from_utf8_lossy(&output.stdout), String::from_utf8_lossy(&output.stderr));
+    // One after the other: nobody can tell in which order they were written.
+    for (what, bytes) in [("prints", &output.stdout), ("prints as errors", &output.stderr)] {
+        if !bytes.is_empty() {
+            outln!("What the program {what}:\n");
+            String::from_utf8_lossy(bytes).lines().for_each(|line| outln!("  {line}"));
+            outln!();
+        }
+    }
     match end {
-        Ok(()) => outln!("\nThe program ended with exit code 0."),
-        Err(why) => outln!("\n{}{}.", why[..1].to_uppercase(), &why[1..].trim_end_matches(['.', '?'])),
+        Ok(()) => outln!("The program ended with exit code 0."),
+        Err(why) => outln!("{}{}.", why[..1].to_uppercase(), &why[1..].trim_end_matches(['.', '?'])),
     }
     let packets = packets(&capture)?;
     if packets.is_empty() {
@@ -173,24 +192,24 @@ pub(super) fn judge(folder: &Folder, verdict: &mut Verdict) -> Result<(), Box<dy
     let seen = Seen::of(&packets(&capture)?);
     let bytes = fs::read(&capture).unwrap_or_default();
     let text = String::from_utf8_lossy(&output.stdout).to_lowercase();
-    let is_there = bytes.windows(payload.len().max(1)).any(|window| window == payload.as_bytes());
     let mut goal = |key: &str, is_met: bool, missing: &str| {
         let state = if is_met { State::Right } else { State::Wrong };
         verdict.say("goal", key, state, if is_met { String::new() } else { missing.to_owned() });
     };
     goal("ends", end.is_ok(), end.as_ref().err().map_or("", String::as_str));
-    let length = u32::try_from(payload.len()).unwrap_or(u32::MAX);
-    let has_length = seen.writes.iter().any(|(_, bytes)| *bytes == length);
+    let length = payload.len();
+    let is_there = bytes.windows(length.max(1)).any(|window| window == payload.as_bytes());
     let missing = match seen.writes.first() {
-        Some((_, bytes)) if is_there => format!("your text has {length} bytes, and your WRITE {bytes}"),
+        Some(write) if is_there => format!("your text has {length} bytes, and your WRITE {}", write.length),
         _ => format!("no RDMA WRITE carries the {length} bytes of your text"),
     };
-    goal("write", has_length && is_there, &missing);
+    let carries = |write: &Write| write.carries(payload.as_bytes(), &bytes);
+    goal("write", seen.writes.iter().any(carries), &missing);
     let offset = evaluate(&program.offset, &folder.values)?;
     let (is_placed, missing) = match (begins(&text), seen.writes.first()) {
         (None, _) => (false, format!("the program is to print `{BEGINS}...`, as its start does")),
         (_, None) => (false, "nothing was written".to_owned()),
-        (Some(base), Some((va, _))) => (
+        (Some(base), Some(Write { va, .. })) => (
             // The first one: that with a wrong key may be right otherwise.
             va.wrapping_sub(base) as f64 == offset,
             match va.checked_sub(base) {
@@ -203,15 +222,33 @@ pub(super) fn judge(folder: &Folder, verdict: &mut Verdict) -> Result<(), Box<dy
     };
     goal("place", is_placed, &missing);
     goal("acknowledged", seen.acknowledged > 0, "no WRITE was acknowledged");
-    goal(
-        "refused",
-        seen.refused > 0,
-        "no WRITE with a wrong key was refused: there is no NAK for a remote access error",
-    );
+    let (is_refused, missing) = match seen.refused().next() {
+        None => {
+            (false, "no WRITE with a wrong key was refused: there is no NAK for a remote access error".to_owned())
+        }
+        Some(write) if carries(write) => (
+            false,
+            "the WRITE that was refused carries the text of the first one, so nothing shows which of them arrived".to_owned(),
+        ),
+        Some(write) => (
+            write.length as usize == length,
+            format!("the other text is to have {length} bytes, too, and the WRITE that was refused has {}", write.length),
+        ),
+    };
+    goal("refused", is_refused, &missing);
     goal(
         "completions",
         text.contains("success") && (text.contains("remote access error") || text.contains("rem_access_err")),
         "the program is to print the status of both completions, in the words of libibverbs or of rnic",
+    );
+    let printed = text.matches(&payload.to_lowercase()).count();
+    let times = ["not at all", "once"].get(printed).copied().unwrap_or_default();
+    goal(
+        "text",
+        printed >= 2,
+        &format!(
+            "the program is to print the text in the remote region after each completion: your text is printed {times}"
+        ),
     );
     Ok(())
 }

@@ -1,6 +1,6 @@
 //! `rnic lab list`, `show` and `start`.
 
-use super::folder::find;
+use super::folder::{Folder, find};
 use rnic_lab::{Builtin, LABS, sheet};
 use std::error::Error;
 use std::fs;
@@ -13,12 +13,12 @@ const NOBODY: &str = "student";
 /// Print the sheet of a lab, or the instructor's page.
 #[derive(Debug, clap::Args)]
 pub(super) struct ShowArgs {
-    /// The name or the number of a lab, or the folder of your own.
+    /// The name or the number of a lab, or a folder: that of a lab of your own, or one that `rnic lab start` made.
     #[arg(value_name = "LAB")]
     lab: String,
-    /// The student, from whom the parameters follow.
-    #[arg(long, value_name = "ID", default_value = NOBODY)]
-    student: String,
+    /// The student, from whom the parameters follow. [default: the one of the folder, or `student`]
+    #[arg(long, value_name = "ID")]
+    student: Option<String>,
     /// Print the page for instructors: the answers, typical mistakes, and how long it takes.
     #[arg(long)]
     instructor: bool,
@@ -58,12 +58,19 @@ pub(super) fn list() -> Result<ExitCode, Box<dyn Error>> {
 }
 
 pub(super) fn show(args: &ShowArgs) -> Result<ExitCode, Box<dyn Error>> {
-    let lab = find(&args.lab)?;
+    let (lab, owner) = match Path::new(&args.lab) {
+        path if Folder::is_at(path) => {
+            let folder = Folder::open(path)?;
+            (folder.lab, folder.answers.student)
+        }
+        _ => (find(&args.lab)?, NOBODY.to_owned()),
+    };
+    let student = args.student.as_ref().unwrap_or(&owner);
     if args.instructor {
-        out!("{}", sheet::instructor(&lab, &args.student)?);
+        out!("{}", sheet::instructor(&lab, student)?);
         return Ok(ExitCode::SUCCESS);
     }
-    let files = sheet::folder(&lab, &args.student)?;
+    let files = sheet::folder(&lab, student)?;
     let text = files.iter().find(|(name, _)| name == "README.md").map(|(_, text)| text.as_str());
     out!("{}", text.unwrap_or_default());
     Ok(ExitCode::SUCCESS)

@@ -156,7 +156,7 @@ fn figure(args: &Args) -> Result<Figure, Failure> {
         .into());
     }
     let title = args.title.clone().unwrap_or_else(|| title(&surveys));
-    Ok(Figure { title, subtitle, span, panels })
+    Ok(Figure { title, subtitle, span, columns: Vec::new(), panels })
 }
 
 /// The time span that is drawn.

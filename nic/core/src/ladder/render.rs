@@ -43,7 +43,7 @@ impl Style {
     /// The widest line with the default arrow, without colours.
     pub const WIDTH: usize = MARGIN + 1 + ARROW + 1 + 2 + BYTES + 2 + ICRC;
 
-    /// The shortest arrow: it has room for a packet's name and PSN.
+    /// The shortest arrow: it has room for a packet's name and PSN. What does not fit behind them goes to a line below.
     pub const NARROWEST: usize = 40;
 
     /// The style for terminals of 80 columns: without ICRC values, and with the longest arrow that fits.
@@ -197,27 +197,34 @@ impl Drawing<'_> {
 
     fn rung(&mut self, record: &Record, passed: Duration, again: bool) {
         let Label { mut main, more, mut tone } = self.label(record, again);
-        let loss = loss(record, self.arrow);
+        let loss = loss(record);
         if loss.is_some() || !record.icrc_ok {
             tone = Tone::Loss;
         }
         // Around the label: a stub, two blanks and either an arrow or the end of a lost packet.
-        let around = match &loss {
-            None => STUB.len() + 2 + STUB.len() + 1,
-            Some(words) => STUB.len() + 2 + BROKEN.len() + "x ".len() + words.chars().count(),
-        };
-        let room = self.arrow.saturating_sub(around);
+        let end = if loss.is_some() { BROKEN.len() + "x".len() } else { STUB.len() + ">".len() };
+        let mut room = self.arrow.saturating_sub(STUB.len() + 2 + end);
+        let width = |text: &str| text.chars().count();
         let mut below = Vec::new();
+        while width(&main) > room
+            && let Some(at) = main.rfind(' ')
+        {
+            below.insert(0, main.split_off(at).trim_start().to_owned());
+        }
+        // What became of a packet comes before the rest of what it says.
+        let beside = loss.as_deref().filter(|words| width(&main) + 1 + width(words) <= room);
+        room -= beside.map_or(0, |words| 1 + width(words));
         for part in more {
-            if main.chars().count() + 1 + part.chars().count() <= room && below.is_empty() {
+            if width(&main) + 1 + width(&part) <= room && below.is_empty() {
                 let _ = write!(main, " {part}");
             } else {
                 below.push(part);
             }
         }
-        let arrow = arrow(record.direction, &cut(&main, room), loss.as_deref(), self.arrow);
-        let nanos = passed.as_nanos();
-        let time = format!("{:>TIME$}  ", format!("{}.{}", nanos / 1000, nanos % 1000 / 100));
+        let broken = loss.as_ref().map(|_| beside.unwrap_or_default());
+        let arrow = arrow(record.direction, &cut(&main, room), broken, self.arrow);
+        let tenths = (passed.as_nanos() + 50) / 100;
+        let time = format!("{:>TIME$}  ", format!("{}.{}", tenths / 10, tenths % 10));
         self.paint(Tone::Quiet, &time);
         self.out.push('|');
         self.paint(tone, &arrow);
@@ -232,6 +239,9 @@ impl Drawing<'_> {
             if record.icrc_ok { "ok" } else { "BAD" },
         );
         self.out.push('\n');
+        if let Some(words) = loss.as_deref().filter(|_| beside.is_none()) {
+            self.below(record.direction, words, tone);
+        }
         if !below.is_empty() {
             self.below(record.direction, &below.join(" "), tone);
         }
@@ -243,17 +253,29 @@ impl Drawing<'_> {
         }
     }
 
-    /// A line under a rung, at the sender's side.
+    /// Lines under a rung, at the sender's side.
     fn below(&mut self, direction: Direction, text: &str, tone: Tone) {
         let room = self.arrow - 2 * (STUB.len() + 1);
-        let text = cut(text, room);
-        let line = match direction {
-            Direction::Tx => format!("{:w$}{text:<room$}{:w$}", "", "", w = STUB.len() + 1),
-            Direction::Rx => format!("{:w$}{text:>room$}{:w$}", "", "", w = STUB.len() + 1),
-        };
-        let _ = write!(self.out, "{:MARGIN$}|", "");
-        self.paint(tone, &line);
-        self.out.push_str("|\n");
+        let mut lines = vec![String::new()];
+        for word in text.split(' ') {
+            match lines.last_mut() {
+                Some(line) if line.is_empty() => line.push_str(word),
+                Some(line) if line.chars().count() + 1 + word.chars().count() <= room => {
+                    let _ = write!(line, " {word}");
+                }
+                _ => lines.push(word.to_owned()),
+            }
+        }
+        for text in lines {
+            let text = cut(&text, room);
+            let line = match direction {
+                Direction::Tx => format!("{:w$}{text:<room$}{:w$}", "", "", w = STUB.len() + 1),
+                Direction::Rx => format!("{:w$}{text:>room$}{:w$}", "", "", w = STUB.len() + 1),
+            };
+            let _ = write!(self.out, "{:MARGIN$}|", "");
+            self.paint(tone, &line);
+            self.out.push_str("|\n");
+        }
     }
 
     fn label(&self, record: &Record, again: bool) -> Label {
@@ -379,10 +401,10 @@ fn acknowledged(aeth: AethFields) -> Vec<String> {
 pub(super) const DROPPED: &str = ": dropped";
 
 /// The words for a packet that was taken away.
-fn loss(record: &Record, arrow: usize) -> Option<String> {
+fn loss(record: &Record) -> Option<String> {
     let Fate::Dropped { by } = &record.fate else { return None };
     let culprit = record.notes.iter().find_map(|note| note.strip_suffix(DROPPED)).unwrap_or(by);
-    Some(cut(&format!("dropped by {culprit}"), arrow / 2))
+    Some(cut(&format!("dropped by {culprit}"), usize::MAX))
 }
 
 /// The arrow between the rails, its label at the sender's side.
@@ -405,18 +427,23 @@ fn cut(text: &str, room: usize) -> String {
     clean.take(room.saturating_sub(2)).chain("..".chars().take(room)).collect()
 }
 
-/// A duration with three significant digits, rounded down.
-fn human(length: Duration) -> String {
-    let micros = length.as_micros();
-    let (unit, name) = match micros {
-        0..1_000 => return format!("{micros} us"),
-        1_000..1_000_000 => (1_000, "ms"),
-        _ => (1_000_000, "s"),
-    };
-    let (whole, hundredths) = (micros / unit, micros % unit * 100 / unit);
-    match whole {
-        0..10 => format!("{whole}.{hundredths:02} {name}"),
-        10..100 => format!("{whole}.{} {name}", hundredths / 10),
-        _ => format!("{whole} {name}"),
+/// A duration with three significant digits.
+pub(super) fn human(length: Duration) -> String {
+    /// The nanoseconds of the last digit, the digits behind the point, and the unit.
+    const FORMS: [(u128, usize, &str); 6] = [
+        (1_000, 0, "us"),
+        (10_000, 2, "ms"),
+        (100_000, 1, "ms"),
+        (1_000_000, 0, "ms"),
+        (10_000_000, 2, "s"),
+        (100_000_000, 1, "s"),
+    ];
+    let rounded = |last: u128| (length.as_nanos() + last / 2) / last;
+    let form = FORMS.into_iter().find(|(last, ..)| rounded(*last) < 1000);
+    let (last, digits, unit) = form.unwrap_or((1_000_000_000, 0, "s"));
+    let (count, whole) = (rounded(last), 10_u128.pow(digits as u32));
+    match digits {
+        0 => format!("{count} {unit}"),
+        _ => format!("{}.{:0digits$} {unit}", count / whole, count % whole),
     }
 }

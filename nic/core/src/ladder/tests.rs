@@ -130,6 +130,42 @@ fn no_line_is_too_wide() -> Result<()> {
     Ok(())
 }
 
+/// `ackreq` and `again` were cut where a packet was lost.
+#[test]
+fn the_words_of_a_lost_packet_are_never_cut() -> Result<()> {
+    let (a, left, right, ladder) = ends(&Net::new())?;
+    a.add_fault("a-rule-of-ours: tx data psn=#1 drop 2 times")?;
+    write(&left, &right, &[7; 1500])?;
+    let text = ladder.render(&Style::narrow());
+    for word in ["ackreq", "again", "dropped by fault a-rule-of-ours"] {
+        assert!(text.contains(word), "{word}\n{text}");
+    }
+    let narrowest = ladder.render(&Style { arrow: 0, ..Style::narrow() });
+    for part in ["WRITE_LAST psn #1 again", "ackreq", "dropped by fault a-rule-of-ours"] {
+        assert!(narrowest.contains(part), "{part}\n{narrowest}");
+    }
+    assert!(!narrowest.contains(".."), "{narrowest}");
+    Ok(())
+}
+
+/// 16.777 ms once were 16.7 ms.
+#[test]
+fn times_are_rounded() {
+    for (micros, text) in [
+        (16_777, "16.8 ms"),
+        (33_554, "33.6 ms"),
+        (9_996, "10.0 ms"),
+        (999, "999 us"),
+        (1_000, "1.00 ms"),
+        (999_600, "1.00 s"),
+        (4_294_967, "4.29 s"),
+        (68_719_477, "68.7 s"),
+        (4_000_000_000, "4000 s"),
+    ] {
+        assert_eq!(render::human(std::time::Duration::from_micros(micros)), text);
+    }
+}
+
 #[test]
 fn what_was_cleared_is_not_drawn() -> Result<()> {
     let (a, left, right, ladder) = ends(&Net::new())?;

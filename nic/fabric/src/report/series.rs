@@ -3,6 +3,7 @@
 use super::micros;
 use crate::network::{Fabric, Shared};
 use crate::run::FlowState;
+use crate::workload::Operation;
 use rnic_core::sim::BEGINNING;
 use serde::Serialize;
 use time::Duration;
@@ -23,8 +24,8 @@ pub struct Series {
 pub struct Line {
     /// Its name: a port or a flow.
     pub name: String,
-    /// What it shows: `queue` (bytes, at the sample), `rate` (Gb/s since the last sample), `paused` (share of the time since the
-    /// last sample).
+    /// What it shows: `queue` (bytes, at the sample), `rate` (Gb/s since the last sample: what a port has sent, and what the receiver
+    /// of a flow has accepted), `paused` (share of the time since the last sample).
     pub kind: &'static str,
     /// Of the rate of a port: that of its cable, in Gb/s.
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -39,10 +40,28 @@ pub struct Line {
 /// Where a line gets its values.
 #[derive(Clone, Debug)]
 enum Source {
-    Queue { node: usize, port: usize, class: Option<usize> },
-    Rate { node: usize, port: usize, last: f64 },
-    Paused { node: usize, port: usize, class: usize, last: u64 },
-    Flow { flow: usize, last: u64 },
+    Queue {
+        node: usize,
+        port: usize,
+        class: Option<usize>,
+    },
+    Rate {
+        node: usize,
+        port: usize,
+        last: f64,
+    },
+    Paused {
+        node: usize,
+        port: usize,
+        class: usize,
+        last: u64,
+    },
+    /// `most`: the rate of the cable to the receiver, in Gb/s.
+    Flow {
+        flow: usize,
+        last: u64,
+        most: f64,
+    },
 }
 
 /// Takes samples.
@@ -91,7 +110,10 @@ impl Sampler {
             }
         }
         for (flow, state) in flows.iter().enumerate().filter(|(_, state)| names.contains(&state.flow.name)) {
-            sampler.add(&state.flow.name, "rate", Source::Flow { flow, last: 0 });
+            let receiver =
+                if state.flow.common.operation == Operation::Read { state.flow.src } else { state.flow.dst };
+            let most = fabric.port_config(receiver, 0).map_or(f64::INFINITY, |(rate, _)| rate.as_f64() / 1e9);
+            sampler.add(&state.flow.name, "rate", Source::Flow { flow, last: 0, most });
         }
         sampler
     }
@@ -131,9 +153,9 @@ impl Sampler {
                     let paused = fabric.paused_ns(at, *node, *port, *class);
                     (paused - std::mem::replace(last, paused)) as f64 / nanos
                 }
-                Source::Flow { flow, last } => {
-                    let sent = flows.get(*flow).map_or(0, |state| state.counters[0].sent_bytes);
-                    8.0 * (sent - std::mem::replace(last, sent)) as f64 / nanos
+                Source::Flow { flow, last, .. } => {
+                    let accepted = flows.get(*flow).map_or(0, FlowState::delivered);
+                    8.0 * (accepted - std::mem::replace(last, accepted)) as f64 / nanos
                 }
             };
             line.values.push(value);
@@ -143,9 +165,37 @@ impl Sampler {
     /// What was sampled. Pauses of classes that were never paused are left out.
     #[must_use]
     pub fn finish(mut self) -> Series {
+        for (source, line) in self.sources.iter().zip(&mut self.series.lines) {
+            if let Source::Flow { most, .. } = source {
+                spread(&mut line.values, *most);
+            }
+        }
         self.series
             .lines
             .retain(|line| line.kind != "paused" || line.values.iter().any(|value| *value > 0.0));
         self.series
+    }
+}
+
+/// A packet counts when all of it is there. What is then more than the cable carries since the last sample has come before that.
+fn spread(rates: &mut [f64], most: f64) {
+    let mut early = 0.0;
+    for rate in rates.iter_mut().rev() {
+        let all = *rate + early;
+        *rate = all.min(most);
+        early = all - *rate;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Pictures once showed flows that were faster than their cables.
+    #[test]
+    fn no_flow_is_faster_than_its_cable() {
+        let mut rates = [0.0, 0.0, 4.0, 0.0, 0.0, 25.0, 10.0, 11.0, 3.0];
+        spread(&mut rates, 10.0);
+        assert_eq!(rates, [0.0, 0.0, 4.0, 6.0, 10.0, 10.0, 10.0, 10.0, 3.0]);
     }
 }

@@ -47,22 +47,27 @@ pub fn table(config: &ExperimentConfig, text: &str, parameters: &Values) -> Resu
 /// Sets what the student chose.
 ///
 /// # Errors
-/// The lab sets a key that is not there: a mistake in the lab.
+/// It cannot be chosen, or the lab sets a key that is not there, which is a mistake in the lab.
 pub fn choose(
     definition: &Definition,
     config: &ExperimentConfig,
     table: &mut Table,
     chosen: &Values,
 ) -> Result<(), LabError> {
-    for choice in &definition.task {
+    for choice in definition.choices(config) {
         let Some(value) = chosen.get(&choice.key) else { continue };
+        let value = choice.take(value).map_err(|why| LabError::Choice {
+            key: choice.key.clone(),
+            value: value.to_string(),
+            why,
+        })?;
         for target in &choice.sets {
             let Some((name, key)) = target.split_once('.') else { continue };
             if name != config.name {
                 continue;
             }
             // A number stays one, unless the key wants a unit.
-            let value = match value {
+            let value = match &value {
                 Value::Number(number) if choice.text == "{}" && number.fract() == 0.0 => {
                     toml::Value::Integer(*number as i64)
                 }

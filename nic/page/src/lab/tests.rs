@@ -34,6 +34,7 @@ fn every_picture_is_that_of_the_students_folder() {
             let figure = rnic_plot::of_lab(&title, &ran).expect("a picture");
             let picture = figure.map(|figure| {
                 let size = (rnic_plot::WIDTH, rnic_plot::height(&figure, rnic_plot::WIDTH));
+                assert!(3 * size.0 >= 4 * size.1, "{title} is too high for a slide: {size:?}");
                 rnic_plot::svg(&figure, size).expect("a picture")
             });
             assert!(shown.picture == picture, "{title}: another picture");
