@@ -239,6 +239,29 @@ fn of_two_subnet_managers_one_is_master_and_the_other_takes_over() {
     fabric.until("refused: a second subnet manager at one node");
 }
 
+/// How OpenSM does not look after the other one at all: in the test that uses it, only a handover makes one master.
+const NO_POLLING: &str = "sminfo_polling_timeout 600000\n";
+
+#[test]
+fn a_master_hands_over_to_one_of_a_higher_priority_that_comes_later() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo"]) else { return };
+    let mut fabric = Fabric::serve("handover", LEAF_SPINE, library);
+    let options = fabric.folder().join("opensm.conf");
+    std::fs::write(&options, NO_POLLING).unwrap();
+    let options = options.to_str().unwrap().to_owned();
+    // Neither sweeps by itself: what happens follows from traps.
+    let _low = fabric.manage("host0", &["-F", &options, "-s", "0", "-p", "3"]);
+    fabric.until("All links are active");
+    fabric.until_printed("host1", "sminfo", &[], "priority 3 state 3 SMINFO_MASTER");
+    let graph = discover(&fabric, "host1");
+    let _high = fabric.manage("host3", &["-F", &options, "-s", "0", "-p", "9"]);
+    fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
+    let first = graph.lids["host0"].to_string();
+    fabric.until_printed("host1", "sminfo", &[&first], "priority 3 state 2 SMINFO_STANDBY");
+    // The new one is master in fact: switches tell it of their links, and it heals the subnet.
+    cut_and_wait(&mut fabric, &graph);
+}
+
 /// What a run of the ring with saved tables says: the number of ports that are stuck, and its packets' hops.
 fn run_ring(folder: &Path, tables: &str) -> (f64, String) {
     let scenario = format!(

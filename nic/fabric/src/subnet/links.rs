@@ -1,7 +1,7 @@
 //! Links: cables that break and are mended, the states of the ports at their ends, and the traps that tell of them.
 
 use super::Subnet;
-use super::mad::{DATA, MAD_LEN, Mad, SMP_DATA_LEN, class, method};
+use super::mad::{AGENT, DATA, MAD_LEN, Mad, SMP_DATA_LEN, class, method};
 use super::node::{info, physical, state, switch_info};
 use super::smp::attribute;
 use super::walk::Place;
@@ -22,6 +22,11 @@ const CAPABILITY_CHANGE: u16 = 144;
 /// The capability of a port at which a subnet manager is (PortInfo.CapabilityMask, bit 1).
 const IS_SM: u64 = 1 << 1;
 
+/// How many repetitions a trap waits that tells of a new subnet manager. OpenSM discovers the subnet when it begins; the master, if
+/// it hears of it at once, hands over in the middle of that, and OpenSM forgets a handover that comes before it stands by
+/// (osm_sm_state_mgr.c: it sweeps again, and then stands by all the same). Both would stand by for a minute.
+const PATIENCE: u8 = 2;
+
 /// A trap that nobody has acknowledged.
 #[derive(Clone, Debug)]
 pub(super) struct Trap {
@@ -30,6 +35,8 @@ pub(super) struct Trap {
     transaction: u32,
     notice: [u8; SMP_DATA_LEN],
     attempts: u8,
+    /// Repetitions until it is sent for the first time.
+    waits: u8,
     is_due: bool,
 }
 
@@ -104,7 +111,7 @@ impl Subnet {
         switch_info::STATE_CHANGE.set(&mut switch.info, 1);
         let mut notice = self.notice(node, LINK_STATE_CHANGE, 1);
         notice[10..12].copy_from_slice(&self.lid(node).to_be_bytes());
-        self.send_trap(node, LINK_STATE_CHANGE, notice);
+        self.send_trap(node, LINK_STATE_CHANGE, 0, notice);
     }
 
     /// A subnet manager begins or stops at a port.
@@ -120,7 +127,7 @@ impl Subnet {
         let mut notice = self.notice(node, CAPABILITY_CHANGE, 4);
         notice[12..14].copy_from_slice(&self.lid(node).to_be_bytes());
         notice[16..20].copy_from_slice(&(new as u32).to_be_bytes());
-        self.send_trap(node, CAPABILITY_CHANGE, notice);
+        self.send_trap(node, CAPABILITY_CHANGE, if is_there { PATIENCE } else { 0 }, notice);
     }
 
     /// The beginning of a notice (IBTA volume 1, section 13.4.8.2): generic, its kind, who produces it, its number, and the LID
@@ -135,20 +142,24 @@ impl Subnet {
         notice
     }
 
-    /// Has a trap sent to the subnet manager, if the node knows one.
-    fn send_trap(&mut self, node: NodeId, number: u16, notice: [u8; SMP_DATA_LEN]) {
+    /// Has a trap sent to the subnet manager, if the node knows one, after so many repetitions.
+    fn send_trap(&mut self, node: NodeId, number: u16, waits: u8, notice: [u8; SMP_DATA_LEN]) {
         self.traps.retain(|trap| (trap.node, trap.number) != (node, number));
         if self.lid(node) == 0 || self.traps.len() >= MOST_TRAPS {
             return;
         }
         let transaction = self.next_trap;
         self.next_trap = self.next_trap.wrapping_add(1).max(1);
-        self.traps.push(Trap { node, number, transaction, notice, attempts: 0, is_due: true });
+        let is_due = waits == 0;
+        self.traps.push(Trap { node, number, transaction, notice, attempts: 0, waits, is_due });
     }
 
     /// Has traps that nobody has acknowledged sent again.
     pub(super) fn repeat_traps(&mut self) {
-        self.traps.iter_mut().for_each(|trap| trap.is_due = true);
+        for trap in &mut self.traps {
+            trap.waits = trap.waits.saturating_sub(1);
+            trap.is_due = trap.waits == 0;
+        }
     }
 
     /// A trap that is due: where it begins, the LID of the subnet manager, and the datagram.
@@ -170,6 +181,7 @@ impl Subnet {
         bytes[DATA..DATA + SMP_DATA_LEN].copy_from_slice(&trap.notice);
         let mut mad = Mad(bytes);
         mad.set_transaction(trap.transaction.into());
+        mad.set_slot(AGENT);
         Some((at, manager, mad))
     }
 

@@ -13,7 +13,8 @@
 //! - `walk`: the way of a datagram.
 //! - `smp`: the attributes of subnet management, and `performance` those of performance management.
 //! - `links`: cables that break and are mended, states of ports, and traps.
-//! - `clients`: programs that take part, and `refusals`: what they ask for in vain.
+//! - `clients`: programs that take part; `requests`: what they send, and what waits for an answer; `refusals`: what they ask for
+//!   in vain.
 //! - `tables`: what a subnet manager has written, in a file.
 //! - `served`: a fabric whose agents programs manage.
 
@@ -24,6 +25,7 @@ mod mad;
 mod node;
 mod performance;
 mod refusals;
+mod requests;
 mod served;
 mod smp;
 mod tables;
@@ -32,10 +34,11 @@ mod tests;
 mod walk;
 
 pub use build::SubnetError;
-pub use clients::{CONTROL_LEN, Clients, Control, REQUEST_LEN, SLOTS};
+pub use clients::{CONTROL_LEN, Clients, Control, SLOTS};
 pub use mad::{MAD_LEN, Mad};
 pub use performance::PortTraffic;
 pub use refusals::{Refusals, RefusedKind};
+pub use requests::REQUEST_LEN;
 pub use served::Served;
 pub use tables::{HostTable, LinkState, PortTable, SwitchTable, Tables, TablesError};
 

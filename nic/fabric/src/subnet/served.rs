@@ -73,9 +73,9 @@ impl Served {
         self.clients.disconnect(slot);
     }
 
-    /// Has traps that nobody has acknowledged sent again.
-    pub fn repeat_traps(&mut self) {
-        self.clients.repeat_traps();
+    /// Sends again what nobody has answered: [`Clients::repeat`].
+    pub fn repeat(&mut self) {
+        self.clients.repeat();
     }
 
     /// Cuts or mends a cable. Its switches tell the subnet manager.

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How long nothing happens before it is looked whether to end.
 const TICK: u16 = 100;
 
-/// How often traps are sent again that no subnet manager has acknowledged.
+/// How often traps and requests are sent again that nobody has answered.
 const REPEAT: Duration = Duration::from_secs(1);
 
 /// A second program wants to be the subnet manager of a node. Programs go on without it, so it is to be seen here.
@@ -84,7 +84,7 @@ struct Server<'a> {
     was_active: bool,
     line: Vec<u8>,
     has_input: bool,
-    /// When traps were sent again, and when virtual time moved on.
+    /// When what nobody has answered was sent again, and when virtual time moved on.
     repeated: Instant,
     moved: Instant,
 }
@@ -167,7 +167,7 @@ impl Server<'_> {
         let is_busy = self.sockets.serve(&ready, &mut self.served);
         if self.repeated.elapsed() >= REPEAT {
             self.repeated = Instant::now();
-            self.served.repeat_traps();
+            self.served.repeat();
         }
         if let Some(pace) = self.args.pace {
             let passed = self.moved.elapsed();
