@@ -2,7 +2,7 @@
 
 use super::fabric::{Fabric, installed, rnic, text};
 use super::graph::{Graph, Tables};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -260,6 +260,73 @@ fn a_master_hands_over_to_one_of_a_higher_priority_that_comes_later() {
     fabric.until_printed("host1", "sminfo", &[&first], "priority 3 state 2 SMINFO_STANDBY");
     // The new one is master in fact: switches tell it of their links, and it heals the subnet.
     cut_and_wait(&mut fabric, &graph);
+}
+
+const ALL_REDUCE: &str = r#"
+name = "all-reduce"
+about = "Switches add along the tree that a subnet manager has written."
+until = "5 ms"
+
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts_per_leaf = 2
+
+[switch]
+model = "infiniband"
+reduction = { slots = 64 }
+
+[[workload]]
+pattern = "collective"
+collective = "all-reduce"
+algorithm = "in-network"
+bytes = "64 KiB"
+priority = 0
+"#;
+
+/// The ports of switches that lead to the members of the only group, by the names of the switches.
+fn group_ports(fabric: &Fabric) -> Option<BTreeMap<String, Vec<i64>>> {
+    let table: toml::Table =
+        toml::from_str(&std::fs::read_to_string(fabric.folder().join("tables.toml")).ok()?).ok()?;
+    let (_, lid) = table.get("group")?.as_table()?.iter().next()?;
+    let ports = |switch: &toml::Value| {
+        let ports = switch.get("mft").and_then(|mft| mft.get(lid.as_str()?)?.as_array());
+        ports.into_iter().flatten().filter_map(toml::Value::as_integer).collect()
+    };
+    let switches = table.get("switch")?.as_table()?.iter();
+    Some(switches.map(|(name, switch)| (name.clone(), ports(switch))).collect())
+}
+
+/// Hosts join the group at subnet administration. OpenSM cannot use the first spine, over which the fabric's own tree leads.
+#[test]
+fn a_group_goes_along_the_multicast_tables_of_opensm() {
+    let Some(library) = installed(&["opensm"]) else { return };
+    let mut fabric = Fabric::serve("multicast", ALL_REDUCE, library);
+    fabric.tell("cut leaf0>spine0", "cut leaf0-spine0");
+    let _opensm = fabric.manage("host0", &["-s", "0"]);
+    fabric.until("All links are active");
+    let end = Instant::now() + Duration::from_secs(60);
+    let tree = |leaf: &[i64], spine: &[i64]| {
+        let names = [("leaf0", leaf), ("leaf1", leaf), ("spine0", &[]), ("spine1", spine)];
+        Some(names.map(|(name, ports)| (name.to_owned(), ports.to_vec())).into_iter().collect())
+    };
+    while group_ports(&fabric) != tree(&[1, 2, 4], &[1, 2]) {
+        assert!(Instant::now() < end, "{:?}", group_ports(&fabric));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let told = fabric.tell("run 5 ms", "at 5ms");
+    assert!(told.contains(" 0 dropped") && told.contains("1 of 1 collective operations finished"), "{told}");
+    fabric.tell("status", "multicast group 239.192.0.1 lid 0xc0");
+    // The saved tables say the same.
+    let replay = format!("{ALL_REDUCE}\n[subnet]\ntables = \"tables.toml\"\n");
+    let replay = replay.clone()
+        + "\n[[expect]]\nmetric = \"drops.total\"\nis = 0\nsource = \"the tables\"\n"
+        + "\n[[expect]]\nmetric = \"all-reduce.fell_back\"\nis = 0\nsource = \"the tables\"\n"
+        + "\n[[expect]]\nmetric = \"all-reduce.verified\"\nis = 1\nsource = \"the tables\"\n";
+    std::fs::write(fabric.folder().join("replay.toml"), replay).unwrap();
+    let output = rnic(fabric.folder(), &["fabric", "run", "replay.toml"]);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
 }
 
 /// What a run of the ring with saved tables says: the number of ports that are stuck, and its packets' hops.

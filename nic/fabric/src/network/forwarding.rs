@@ -8,8 +8,10 @@ use crate::switch::queues::Selection;
 use crate::topology::{Kind, NodeId, Topology};
 use cc::vl;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use time::Instant;
 
 /// The lanes of the service levels of a packet that leaves a port, by the port through which it came in. A host has one such
 /// table.
@@ -30,6 +32,8 @@ pub struct Forwarding {
     ports: Vec<Vec<PortRules>>,
     /// By cable: whether both of its ends are active.
     active: Vec<bool>,
+    /// By the address of a group: the ports of each node that belong to its tree.
+    groups: BTreeMap<IpAddr, Arc<[Vec<u16>]>>,
 }
 
 impl Forwarding {
@@ -97,7 +101,12 @@ impl Forwarding {
             }
             ports.push(rules);
         }
-        Ok(Self { lids: Arc::new(LidTables::new(addresses, entries)), ports, active })
+        let groups = tables.groups.iter().map(|(group, lid)| {
+            let tree = group_tree(tables, topology, lid);
+            (IpAddr::from(*group), tree.into())
+        });
+        let groups = groups.collect();
+        Ok(Self { lids: Arc::new(LidTables::new(addresses, entries)), ports, active, groups })
     }
 
     /// The routes that these tables are.
@@ -113,6 +122,50 @@ const fn fabric_port(port: u8) -> u16 {
         0 | 0xFF => LidTables::NO_PORT,
         port => port as u16 - 1,
     }
+}
+
+/// The ports of each node that belong to the tree of a group. Nothing belongs to it if the tables lead in a circle: packets would
+/// multiply in it.
+fn group_tree(tables: &Tables, topology: &Topology, lid: &str) -> Vec<Vec<u16>> {
+    let neighbours = topology.ports();
+    // By node and port: whether the table of the node names the port. Hosts have none, and take what comes.
+    let mut named: Vec<Vec<bool>> = neighbours.iter().map(|ports| vec![true; ports.len()]).collect();
+    for (node, of) in topology.nodes.iter().enumerate().filter(|(_, of)| of.kind != Kind::Host) {
+        let ports = tables.switches.get(&of.name).and_then(|switch| switch.mft.get(lid));
+        for (port, is_named) in (1..).zip(&mut named[node]) {
+            *is_named = ports.is_some_and(|ports| ports.iter().any(|of| usize::from(*of) == port));
+        }
+    }
+    let mut tree = vec![Vec::new(); neighbours.len()];
+    // By node: another one of the same part of the tree, or itself.
+    let mut parts: Vec<NodeId> = (0..neighbours.len()).collect();
+    for (node, ports) in neighbours.iter().enumerate() {
+        for (port, (cable, peer)) in ports.iter().enumerate() {
+            let far = neighbours[*peer].iter().position(|(other, _)| other == cable).unwrap_or(0);
+            if !named[node][port] || !named[*peer].get(far).copied().unwrap_or(false) {
+                continue;
+            }
+            tree[node].push(port as u16);
+            // Each cable once.
+            if topology.cables[*cable].ends[0] == node && !join(&mut parts, node, *peer) {
+                return vec![Vec::new(); neighbours.len()];
+            }
+        }
+    }
+    tree
+}
+
+/// Joins the parts of two nodes. False if they are in the same one already.
+fn join(parts: &mut [NodeId], a: NodeId, b: NodeId) -> bool {
+    let first = |mut node: NodeId| {
+        while parts[node] != node {
+            node = parts[node];
+        }
+        node
+    };
+    let (a, b) = (first(a), first(b));
+    parts[a] = b;
+    a != b
 }
 
 fn missing(name: &str, place: &'static str, is_host: bool) -> TablesError {
@@ -169,10 +222,17 @@ fn arbitration(name: &str, port: &PortTable) -> Result<vl::Config, TablesError> 
 }
 
 impl Fabric {
+    /// Forwards by these tables from this time on, up to which everything has happened. What begins at the same time finds them.
+    pub(crate) fn forward_from(&mut self, now: Instant, tables: &Forwarding) {
+        self.now = now;
+        self.forward_by(tables);
+    }
+
     /// Forwards by these tables from now on. Links whose ends are not both active carry nothing, like cables that are cut.
     /// Lanes and turns have a meaning in InfiniBand's model only.
     pub fn forward_by(&mut self, tables: &Forwarding) {
         self.routes = Arc::new(tables.routes(&self.topology));
+        self.trees.clone_from(&tables.groups);
         for (node, rules) in tables.ports.iter().enumerate() {
             for (port, rules) in rules.iter().enumerate() {
                 self.set_rules(node, port, rules);
@@ -238,6 +298,66 @@ mod tests {
         let first = tables.hosts.values_mut().next().expect("a host");
         first.port.state = LinkState::Armed;
         assert_eq!(active(&tables), [false, true], "the host is not");
+    }
+
+    /// Two leaves and two spines, with tables in which a group leads over the spines of these numbers.
+    fn leaves(spines: &[u8]) -> (Topology, Tables) {
+        let config: Config =
+            toml::from_str("kind = \"leaf-spine\"\nleaves = 2\nspines = 2\nhosts_per_leaf = 2\n")
+                .expect("a topology");
+        let topology = config.build(Path::new(".")).expect("it can be built");
+        let mut tables = Subnet::new(&topology).expect("it fits").tables();
+        tables.groups.insert(GROUP, "0xc003".to_owned());
+        for (name, switch) in &mut tables.switches {
+            // Hosts are at ports 1 and 2 of leaves, spines at 3 and 4, and leaves at 1 and 2 of spines.
+            let ports = match name.as_str() {
+                "spine0" | "spine1" => {
+                    let is_in = spines.iter().any(|spine| name.ends_with(&spine.to_string()));
+                    if is_in { vec![1, 2] } else { vec![] }
+                }
+                _ => [1, 2].into_iter().chain(spines.iter().map(|spine| 3 + spine)).collect(),
+            };
+            switch.mft.insert("0xc003".to_owned(), ports);
+        }
+        (topology, tables)
+    }
+
+    const GROUP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(239, 192, 0, 1);
+
+    fn tree(topology: &Topology, tables: &Tables) -> Vec<Vec<u16>> {
+        let forwarding = Forwarding::new(tables, topology).expect("tables");
+        forwarding.groups[&IpAddr::from(GROUP)].to_vec()
+    }
+
+    #[test]
+    fn a_group_has_the_tree_of_its_tables() {
+        let (topology, tables) = leaves(&[1]);
+        let [leaf, spine] = [vec![0, 1, 3], vec![0, 1]];
+        let host = vec![0];
+        let all = [&host, &host, &host, &host, &leaf, &leaf, &vec![], &spine].map(Clone::clone);
+        assert_eq!(tree(&topology, &tables), all);
+    }
+
+    /// A switch sends a packet to all ports of its table but the one by which it came.
+    #[test]
+    fn tables_that_lead_a_group_in_a_circle_lead_nowhere() {
+        let (topology, tables) = leaves(&[0, 1]);
+        assert_eq!(tree(&topology, &tables), vec![Vec::<u16>::new(); 8]);
+    }
+
+    /// A cable belongs to a tree if the tables at both of its ends name it: one alone may be part of an older tree.
+    #[test]
+    fn both_ends_of_a_cable_belong_to_a_tree_or_neither() {
+        let (topology, mut tables) = leaves(&[1]);
+        let leaf =
+            tables.switches.get_mut("leaf0").and_then(|leaf| leaf.mft.get_mut("0xc003")).expect("a table");
+        leaf.retain(|port| *port != 4 && *port != 2);
+        let tree = tree(&topology, &tables);
+        assert_eq!(
+            (&tree[1], &tree[4], &tree[7]),
+            (&vec![], &vec![0], &vec![1]),
+            "a member less, and no way up"
+        );
     }
 
     /// `2>1` is for what comes in through port 2 and leaves through port 1.

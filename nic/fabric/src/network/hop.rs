@@ -560,10 +560,15 @@ impl Fabric {
         }
     }
 
+    /// The tree of a group: by node, the ports that belong to it.
+    pub(super) fn tree_of(&self, group: IpAddr) -> &[Vec<u16>] {
+        self.trees.get(&group).map_or(&*self.tree, |tree| &**tree)
+    }
+
     /// A packet to a group goes to all other ports of the tree.
     fn flood(&mut self, node: NodeId, port: usize, packet: u32) {
-        let outs: Vec<u16> =
-            self.tree[node].iter().copied().filter(|out| usize::from(*out) != port).collect();
+        let tree = self.tree_of(self.packets[packet as usize].packet.ip.dst);
+        let outs: Vec<u16> = tree[node].iter().copied().filter(|out| usize::from(*out) != port).collect();
         self.spread(node, port, packet, &outs);
     }
 

@@ -96,6 +96,7 @@ impl Subnet {
             ends,
             cut: std::collections::BTreeSet::new(),
             traps: Vec::new(),
+            members: Vec::new(),
             next_trap: 1,
             version: 0,
         })

@@ -8,7 +8,7 @@
 //! Numbers of the control are in the order of the machine, as both ends are on one; those of requests are in that of the
 //! network. For the caller: give datagrams to `handle_*`, and send what [`Clients::poll_transmit`] returns.
 
-use super::mad::{AGENT, Mad, PERMISSIVE_LID, Refusal, class, method};
+use super::mad::{AGENT, HOSTS, Mad, PERMISSIVE_LID, Refusal, class, method};
 use super::node::{PKEYS, info};
 use super::refusals::Refusals;
 use super::requests::{Overdue, REQUEST_LEN, Request, Waiting, word};
@@ -126,10 +126,11 @@ impl Clients {
         self.subnet.set_traffic(node, port, traffic);
     }
 
-    /// Sends again what nobody has answered, traps and requests to programs, and gives up what was sent often enough. To be
+    /// Sends again what nobody has answered, traps and requests to programs and of hosts, and gives up what was sent often enough. To be
     /// called once in a second.
     pub fn repeat(&mut self) {
         self.subnet.repeat_traps();
+        self.subnet.repeat_joins();
         let overdue = self.waiting.repeat();
         self.follow_up(overdue);
     }
@@ -321,6 +322,9 @@ impl Clients {
         }
         let Some(at) = self.route(client.at, &mut request) else { return self.lose(slot, request) };
         let mad = &mut request.mad;
+        if mad.is_answer() && mad.slot() == HOSTS {
+            return self.subnet.joined(at, mad);
+        }
         if mad.is_answer() {
             self.waiting.end(slot, mad);
             let to = self.answered(at, mad);
@@ -423,6 +427,13 @@ impl Clients {
             let found = self.subnet.walk_to(at, manager, true).filter(|_| manager != 0);
             if let Some(slot) = found.and_then(|place| self.program(place, 0)) {
                 self.send(slot, &Request { dlid: manager, slid, dqp: 0, sqp: 0, status: 0, mad });
+            }
+        }
+        while let Some((at, manager, mad)) = self.subnet.poll_join() {
+            let slid = self.subnet.lid(at.node);
+            let found = self.subnet.walk_to(at, manager, false).filter(|_| manager != 0);
+            if let Some(slot) = found.and_then(|place| self.program(place, 1)) {
+                self.send(slot, &Request { dlid: manager, slid, dqp: 1, sqp: 1, status: 0, mad });
             }
         }
         self.due.pop_front()

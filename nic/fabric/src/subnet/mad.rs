@@ -24,6 +24,12 @@ pub(super) const MOST_HOPS: usize = 63;
 /// The slot in the transactions of agents: no program has it.
 pub(super) const AGENT: usize = 0xFFFF;
 
+/// The slot in what hosts ask of subnet administration by themselves.
+pub(super) const HOSTS: usize = 0xFFFE;
+
+/// Where a record of subnet administration begins: its header is longer by RMPP, and shorter by reserved bytes.
+pub(super) const SA_DATA: usize = 56;
+
 /// Management classes.
 pub(super) mod class {
     pub(in crate::subnet) const SUBNET_BY_LID: u8 = 0x01;
@@ -204,6 +210,10 @@ impl Mad {
 
     pub(super) fn set_slot(&mut self, slot: usize) {
         self.set_half(8, slot as u16);
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        self.half(4)
     }
 
     pub(super) fn attribute(&self) -> u16 {

@@ -13,6 +13,7 @@
 //! - `walk`: the way of a datagram.
 //! - `smp`: the attributes of subnet management, and `performance` those of performance management.
 //! - `links`: cables that break and are mended, states of ports, and traps.
+//! - `groups`: multicast groups that hosts join.
 //! - `clients`: programs that take part; `requests`: what they send, and what waits for an answer; `refusals`: what they ask for
 //!   in vain.
 //! - `tables`: what a subnet manager has written, in a file.
@@ -20,6 +21,7 @@
 
 mod build;
 mod clients;
+mod groups;
 mod links;
 mod mad;
 mod node;
@@ -60,6 +62,8 @@ pub struct Subnet {
     cut: BTreeSet<usize>,
     /// Traps that nobody has acknowledged yet.
     traps: Vec<Trap>,
+    /// Hosts that are to be members of multicast groups.
+    members: Vec<groups::Member>,
     /// The transaction of the next trap.
     next_trap: u32,
     /// How often something has changed that switches forward by.

@@ -60,6 +60,7 @@ pub(super) mod info {
     pub(in crate::subnet) const VIOLATIONS: Field = Field(352, 48);
     pub(in crate::subnet) const M_KEY_VIOLATIONS: Field = Field(352, 16);
     pub(in crate::subnet) const GUID_CAP: Field = Field(400, 8);
+    pub(in crate::subnet) const REREGISTER: Field = Field(408, 1);
     pub(in crate::subnet) const SUBNET_TIMEOUT: Field = Field(411, 5);
     pub(in crate::subnet) const RESPONSE_TIME: Field = Field(419, 5);
     pub(in crate::subnet) const ERROR_THRESHOLDS: Field = Field(424, 8);

@@ -7,6 +7,7 @@ use super::Subnet;
 use super::node::{NO_PORT, Node, Port, info, state, switch_info};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 /// The tables of all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,9 @@ pub struct Tables {
     /// By the name of the switch.
     #[serde(rename = "switch")]
     pub switches: BTreeMap<String, SwitchTable>,
+    /// By the address of a multicast group: its LID, as in [`SwitchTable::mft`].
+    #[serde(rename = "group", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<Ipv4Addr, String>,
 }
 
 /// A host.
@@ -126,7 +130,8 @@ impl Subnet {
     /// What has been written until now.
     #[must_use]
     pub fn tables(&self) -> Tables {
-        let mut tables = Tables::default();
+        let groups = self.groups().into_iter().map(|(group, lid)| (group, group_text(lid))).collect();
+        let mut tables = Tables { groups, ..Tables::default() };
         for node in &self.nodes {
             if node.switch.is_some() {
                 tables.switches.insert(node.name.clone(), switch_table(node));
@@ -143,6 +148,10 @@ impl Subnet {
         }
         tables
     }
+}
+
+fn group_text(lid: u16) -> String {
+    format!("{lid:#06x}")
 }
 
 fn switch_table(node: &Node) -> SwitchTable {
@@ -163,7 +172,7 @@ fn switch_table(node: &Node) -> SwitchTable {
             let is_member = |port: &u8| masks[usize::from(port / 16)] >> (port % 16) & 1 == 1;
             let ports: Vec<u8> = (0..=node.port_count()).filter(is_member).collect();
             if !ports.is_empty() {
-                table.mft.insert(format!("{group:#06x}"), ports);
+                table.mft.insert(group_text(group), ports);
             }
         }
     }

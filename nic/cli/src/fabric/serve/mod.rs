@@ -279,8 +279,15 @@ impl Server<'_> {
         let dropped: u64 = tally.drops.values().sum();
         let finished = run.flows().iter().filter(|flow| flow.finished.is_some()).count();
         let stuck = if stuck > 0 { format!(", {stuck} ports deadlocked") } else { String::new() };
+        let groups = run.groups();
+        let groups = if groups.is_empty() {
+            String::new()
+        } else {
+            let finished = groups.iter().filter(|group| group.finished.is_some()).count();
+            format!(", {finished} of {} collective operations finished", groups.len())
+        };
         format!(
-            "at {now:?}: {} packets delivered, {dropped} dropped, {} under way, {finished} flows finished{stuck}\n",
+            "at {now:?}: {} packets delivered, {dropped} dropped, {} under way, {finished} flows finished{groups}{stuck}\n",
             tally.delivered, tally.inside
         )
     }
@@ -293,6 +300,9 @@ impl Server<'_> {
             format!("  {} lid {} guid {:#018x}\n", topology.name(node), subnet.lid(node), subnet.guid(node))
         };
         (0..topology.nodes.len()).for_each(|node| text.push_str(&lids(node)));
+        for (group, lid) in subnet.groups() {
+            text.push_str(&format!("  multicast group {group} lid {lid:#06x}\n"));
+        }
         let active = (0..topology.cables.len()).filter(|cable| subnet.carries(*cable)).count();
         let programs = self.served.clients().connected().count();
         text.push_str(&format!("{active} of {} cables active, {programs} programs\n", topology.cables.len()));

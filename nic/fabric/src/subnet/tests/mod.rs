@@ -3,6 +3,7 @@
 
 mod attributes;
 mod counters;
+mod groups;
 mod keys;
 mod links;
 mod protocol;
