@@ -1,17 +1,22 @@
 //! Forwarding as a subnet manager has written it: LIDs, forwarding tables, lanes of service levels, turns of lanes, and which
 //! links are active.
 
-use super::Fabric;
+use super::port::Thinning;
+use super::{Fabric, Role};
 use crate::routing::{LidTables, Routes};
-use crate::subnet::{LinkState, PortTable, Tables, TablesError};
+use crate::subnet::{LinkState, PortTable, SwitchCongestion, Tables, TablesError};
 use crate::switch::queues::Selection;
 use crate::topology::{Kind, NodeId, Topology};
+use cc::dcqcn::{CongestionPoint, Red};
 use cc::vl;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
 use time::Instant;
+
+/// The unit of the least packet that is marked: bytes for which there is one credit (IBTA volume 1, section 7.9.4).
+const BLOCK: u32 = 64;
 
 /// The lanes of the service levels of a packet that leaves a port, by the port through which it came in. A host has one such
 /// table.
@@ -22,6 +27,8 @@ pub(super) type Lanes = Box<[[u8; 16]]>;
 struct PortRules {
     lanes: Lanes,
     arbitration: vl::Config,
+    /// How packets are marked that leave, if the tables say so.
+    congestion: Option<SwitchCongestion>,
 }
 
 /// Tables in the numbers of a topology.
@@ -85,7 +92,8 @@ impl Forwarding {
                 addresses.push((host.lid, host.lmc.min(7)));
                 entries.push(Vec::new());
                 let lanes = vec![lanes_of(name, &host.sl2vl)?].into_boxed_slice();
-                ports.push(vec![PortRules { lanes, arbitration: arbitration(name, &host.port)? }]);
+                let arbitration = arbitration(name, &host.port)?;
+                ports.push(vec![PortRules { lanes, arbitration, congestion: None }]);
                 continue;
             }
             let switch = tables.switches.get(name).ok_or_else(|| missing(name, "the tables", false))?;
@@ -97,7 +105,8 @@ impl Forwarding {
                 let of =
                     switch.port.get(&number).ok_or(TablesError::Port { name: name.clone(), port: number })?;
                 note(port, of.state);
-                rules.push(PortRules { lanes, arbitration: arbitration(name, of)? });
+                let (arbitration, congestion) = (arbitration(name, of)?, switch.congestion);
+                rules.push(PortRules { lanes, arbitration, congestion });
             }
             ports.push(rules);
         }
@@ -198,6 +207,14 @@ fn lanes_between(
     Ok(between)
 }
 
+/// How a threshold of congestion control marks with lanes of this many bytes: from 15 sixteenths of a lane on with 1, and from one
+/// sixteenth on with 15. (IBTA volume 1, annex A10.2.1: the thresholds between no marks and the most aggressive are equally spaced; of
+/// what, a vendor says.)
+fn threshold(threshold: u8, lane: u64) -> Option<Red> {
+    let queue = lane * u64::from(16 - threshold.min(15)) / 16;
+    (threshold > 0).then_some(Red { kmin: queue, kmax: queue, pmax: 1.0 })
+}
+
 fn arbitration(name: &str, port: &PortTable) -> Result<vl::Config, TablesError> {
     let table = |text: &str| {
         let wrong = || TablesError::Lanes { name: name.to_owned(), text: text.to_owned() };
@@ -252,9 +269,21 @@ impl Fabric {
 
     fn set_rules(&mut self, node: NodeId, port: usize, rules: &PortRules) {
         let Some(of) = self.nodes.get_mut(node) else { return };
+        let lane = match &of.role {
+            Role::Switch(switch) => self.configs[switch.config].buffer.lane,
+            Role::Host(_) => self.host.lane,
+        };
+        let number = port;
         let Some(port) = of.ports.get_mut(port) else { return };
         if port.credit.is_none() {
             return;
+        }
+        if let Some(congestion) = rules.congestion {
+            // Marks do not depend on chance.
+            let seed = (node as u64) << 16 | number as u64;
+            port.marking = threshold(congestion.threshold, lane).map(|red| CongestionPoint::new(red, seed));
+            let least = u32::from(congestion.packet_size) * BLOCK;
+            port.thinning = Some(Thinning::new(least, congestion.marking_rate));
         }
         port.sl2vl = Some(rules.lanes.clone());
         let has_changed = port.arbitration.as_ref() != Some(&rules.arbitration);
@@ -358,6 +387,13 @@ mod tests {
             (&vec![], &vec![0], &vec![1]),
             "a member less, and no way up"
         );
+    }
+
+    #[test]
+    fn thresholds_are_shares_of_a_lane() {
+        let from = |of| threshold(of, 65_536).map(|red| (red.kmin, red.kmax));
+        let all = [0, 1, 8, 15].map(from);
+        assert_eq!(all, [None, Some((61_440, 61_440)), Some((32_768, 32_768)), Some((4_096, 4_096))]);
     }
 
     /// `2>1` is for what comes in through port 2 and leaves through port 1.

@@ -336,10 +336,14 @@ impl Clients {
                     return self.pass(self.program(at, 0), slot, request);
                 }
                 // One that does not hear does not answer either.
-                _ if !self.subnet.hears(at, mad) => return self.lose(slot, request),
+                _ if !self.subnet.hears(at, request.slid, mad) => return self.lose(slot, request),
                 _ => self.subnet.serve_smp(at, mad),
             },
             class::PERFORMANCE => self.subnet.serve_performance(at, mad),
+            class::CONGESTION_CONTROL if !self.subnet.hears_congestion(at, mad) => {
+                return self.lose(slot, request);
+            }
+            class::CONGESTION_CONTROL => self.subnet.serve_congestion(at, mad),
             class::SUBNET_ADMINISTRATION => return self.pass(self.program(at, 1), slot, request),
             _ => match self.program(at, request.dqp).filter(|_| request.dqp > 1) {
                 Some(to) => return self.pass(Some(to), slot, request),

@@ -19,6 +19,12 @@ const LINK_STATE_CHANGE: u16 = 128;
 /// The capabilities of a port have changed.
 const CAPABILITY_CHANGE: u16 = 144;
 
+/// A request has named a wrong management key.
+const BAD_KEY: u16 = 256;
+
+/// The most ports of a way back in a notice.
+const WAY_BACK: usize = 30;
+
 /// The capability of a port at which a subnet manager is (PortInfo.CapabilityMask, bit 1).
 const IS_SM: u64 = 1 << 1;
 
@@ -130,6 +136,30 @@ impl Subnet {
         self.send_trap(node, CAPABILITY_CHANGE, if is_there { PATIENCE } else { 0 }, notice);
     }
 
+    /// A node tells of a request with a wrong key, which came from this LID: once between two repetitions, so that whoever guesses keys
+    /// makes no traps of it. (The data of the notice: IBTA volume 1, section 14.2.5.1.)
+    pub(super) fn tell_of_key(&mut self, node: NodeId, from: u16, request: &Mad) {
+        if !self.told.insert(node) {
+            return;
+        }
+        let mut notice = self.notice(node, BAD_KEY, 2);
+        notice[12..14].copy_from_slice(&from.to_be_bytes());
+        notice[16] = request.method();
+        notice[18..20].copy_from_slice(&request.attribute().to_be_bytes());
+        notice[20..24].copy_from_slice(&request.modifier().to_be_bytes());
+        notice[24..32].copy_from_slice(&request.key().to_be_bytes());
+        if request.is_by_path() {
+            notice[14..16].copy_from_slice(&request.path_lids()[0].to_be_bytes());
+            let hops = usize::from(request.hop_count());
+            // It came by a path, which has been cut, and its hops.
+            notice[33] = 0x80 | if hops > WAY_BACK { 0x40 } else { 0 } | hops.min(WAY_BACK) as u8;
+            for (hop, port) in (1..=hops).zip(&mut notice[34..]) {
+                *port = request.way_back(hop);
+            }
+        }
+        self.send_trap(node, BAD_KEY, 0, notice);
+    }
+
     /// The beginning of a notice (IBTA volume 1, section 13.4.8.2): generic, its kind, who produces it, its number, and the LID
     /// of the issuer.
     fn notice(&self, node: NodeId, number: u16, kind: u8) -> [u8; SMP_DATA_LEN] {
@@ -156,6 +186,7 @@ impl Subnet {
 
     /// Has traps that nobody has acknowledged sent again.
     pub(super) fn repeat_traps(&mut self) {
+        self.told.clear();
         for trap in &mut self.traps {
             trap.waits = trap.waits.saturating_sub(1);
             trap.is_due = trap.waits == 0;

@@ -35,6 +35,7 @@ pub(super) mod class {
     pub(in crate::subnet) const SUBNET_BY_LID: u8 = 0x01;
     pub(in crate::subnet) const SUBNET_ADMINISTRATION: u8 = 0x03;
     pub(in crate::subnet) const PERFORMANCE: u8 = 0x04;
+    pub(in crate::subnet) const CONGESTION_CONTROL: u8 = 0x21;
     pub(in crate::subnet) const SUBNET_BY_PATH: u8 = 0x81;
 }
 

@@ -12,6 +12,7 @@
 //! - `build`: agents from a topology.
 //! - `walk`: the way of a datagram.
 //! - `smp`: the attributes of subnet management, and `performance` those of performance management.
+//! - `congestion`: those of congestion control.
 //! - `links`: cables that break and are mended, states of ports, and traps.
 //! - `groups`: multicast groups that hosts join.
 //! - `clients`: programs that take part; `requests`: what they send, and what waits for an answer; `refusals`: what they ask for
@@ -21,6 +22,7 @@
 
 mod build;
 mod clients;
+mod congestion;
 mod groups;
 mod links;
 mod mad;
@@ -42,7 +44,7 @@ pub use performance::PortTraffic;
 pub use refusals::{Refusals, RefusedKind};
 pub use requests::REQUEST_LEN;
 pub use served::Served;
-pub use tables::{HostTable, LinkState, PortTable, SwitchTable, Tables, TablesError};
+pub use tables::{HostTable, LinkState, PortTable, SwitchCongestion, SwitchTable, Tables, TablesError};
 
 use crate::topology::NodeId;
 use links::Trap;
@@ -64,6 +66,8 @@ pub struct Subnet {
     traps: Vec<Trap>,
     /// Hosts that are to be members of multicast groups.
     members: Vec<groups::Member>,
+    /// Nodes that have told of a wrong key since the last repetition.
+    told: BTreeSet<NodeId>,
     /// The transaction of the next trap.
     next_trap: u32,
     /// How often something has changed that switches forward by.

@@ -2,6 +2,7 @@
 //!
 //! Attributes are kept in the bytes of the packets that carry them. For the rest of this room.
 
+use super::congestion::Control;
 use super::mad::{Field, SMP_DATA_LEN};
 use super::performance::Counters;
 use crate::topology::NodeId;
@@ -169,6 +170,7 @@ pub(super) struct Node {
     /// By port number. Port 0 of a switch is its management port; port 0 of a host is not there, and stands for its only one.
     pub(super) ports: Vec<Port>,
     pub(super) switch: Option<Switch>,
+    pub(super) control: Control,
 }
 
 impl Node {

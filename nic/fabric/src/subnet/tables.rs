@@ -54,8 +54,23 @@ pub struct SwitchTable {
     /// Those between other ports, such as `3>1` for packets that come in through port 3 and leave through port 1.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sl2vl_of: BTreeMap<String, String>,
+    /// How it marks packets, if congestion control management has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<SwitchCongestion>,
     /// By the number of the port, from 1.
     pub port: BTreeMap<String, PortTable>,
+}
+
+/// How a switch marks packets (SwitchCongestionSetting).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchCongestion {
+    /// 0 for no marks, and from 1, which needs the longest queue, to 15, which needs the shortest.
+    pub threshold: u8,
+    /// Packets of fewer blocks of 64 bytes are not marked.
+    pub packet_size: u8,
+    /// How many packets that would be marked are not, between two that are.
+    pub marking_rate: u16,
 }
 
 /// A port.
@@ -155,14 +170,18 @@ fn group_text(lid: u16) -> String {
 }
 
 fn switch_table(node: &Node) -> SwitchTable {
-    let mut table = SwitchTable {
-        lid: node.ports.first().map_or(0, Port::lid),
-        lft: Vec::new(),
-        mft: BTreeMap::new(),
-        sl2vl: String::new(),
-        sl2vl_of: BTreeMap::new(),
-        port: BTreeMap::new(),
-    };
+    let mut table =
+        SwitchTable {
+            lid: node.ports.first().map_or(0, Port::lid),
+            lft: Vec::new(),
+            mft: BTreeMap::new(),
+            sl2vl: String::new(),
+            sl2vl_of: BTreeMap::new(),
+            congestion: node.control.marking().map(|(threshold, packet_size, marking_rate)| {
+                SwitchCongestion { threshold, packet_size, marking_rate }
+            }),
+            port: BTreeMap::new(),
+        };
     if let Some(switch) = &node.switch {
         let top = switch_info::LINEAR_TOP.get(&switch.info) as usize;
         table.lft = switch.linear.iter().take(top + 1).copied().collect();

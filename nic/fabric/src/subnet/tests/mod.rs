@@ -2,6 +2,7 @@
 //! none through the fields of the room.
 
 mod attributes;
+mod congestion;
 mod counters;
 mod groups;
 mod keys;
