@@ -267,6 +267,11 @@ impl Fabric {
         changes.into_iter().for_each(|(cable, is_up)| self.cut(cable, is_up));
     }
 
+    /// The tree of a group: by node, the ports that belong to it.
+    pub(super) fn tree_of(&self, group: IpAddr) -> &[Vec<u16>] {
+        self.trees.get(&group).map_or(&*self.tree, |tree| &**tree)
+    }
+
     fn set_rules(&mut self, node: NodeId, port: usize, rules: &PortRules) {
         let Some(of) = self.nodes.get_mut(node) else { return };
         let lane = match &of.role {

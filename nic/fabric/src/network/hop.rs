@@ -561,11 +561,6 @@ impl Fabric {
         }
     }
 
-    /// The tree of a group: by node, the ports that belong to it.
-    pub(super) fn tree_of(&self, group: IpAddr) -> &[Vec<u16>] {
-        self.trees.get(&group).map_or(&*self.tree, |tree| &**tree)
-    }
-
     /// A packet to a group goes to all other ports of the tree.
     fn flood(&mut self, node: NodeId, port: usize, packet: u32) {
         let tree = self.tree_of(self.packets[packet as usize].packet.ip.dst);
