@@ -2,7 +2,7 @@
 
 use super::fabric::{Fabric, installed, rnic, text};
 use super::graph::{Graph, Tables};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
@@ -237,6 +237,150 @@ fn of_two_subnet_managers_one_is_master_and_the_other_takes_over() {
     // A second one at the same node is refused, and people hear of it.
     let _second = fabric.manage("host0", &["-s", "0"]);
     fabric.until("refused: a second subnet manager at one node");
+}
+
+/// How OpenSM does not look after the other one at all: in the test that uses it, only a handover makes one master.
+const NO_POLLING: &str = "sminfo_polling_timeout 600000\n";
+
+#[test]
+fn a_master_hands_over_to_one_of_a_higher_priority_that_comes_later() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo"]) else { return };
+    let mut fabric = Fabric::serve("handover", LEAF_SPINE, library);
+    let options = fabric.folder().join("opensm.conf");
+    std::fs::write(&options, NO_POLLING).unwrap();
+    let options = options.to_str().unwrap().to_owned();
+    // Neither sweeps by itself: what happens follows from traps.
+    let _low = fabric.manage("host0", &["-F", &options, "-s", "0", "-p", "3"]);
+    fabric.until("All links are active");
+    fabric.until_printed("host1", "sminfo", &[], "priority 3 state 3 SMINFO_MASTER");
+    let graph = discover(&fabric, "host1");
+    let _high = fabric.manage("host3", &["-F", &options, "-s", "0", "-p", "9"]);
+    fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
+    let first = graph.lids["host0"].to_string();
+    fabric.until_printed("host1", "sminfo", &[&first], "priority 3 state 2 SMINFO_STANDBY");
+    // The new one is master in fact: switches tell it of their links, and it heals the subnet.
+    cut_and_wait(&mut fabric, &graph);
+}
+
+const ALL_REDUCE: &str = r#"
+name = "all-reduce"
+about = "Switches add along the tree that a subnet manager has written."
+until = "5 ms"
+
+[topology]
+kind = "leaf-spine"
+leaves = 2
+spines = 2
+hosts_per_leaf = 2
+
+[switch]
+model = "infiniband"
+reduction = { slots = 64 }
+
+[[workload]]
+pattern = "collective"
+collective = "all-reduce"
+algorithm = "in-network"
+bytes = "64 KiB"
+priority = 0
+"#;
+
+/// The ports of switches that lead to the members of the only group, by the names of the switches.
+fn group_ports(fabric: &Fabric) -> Option<BTreeMap<String, Vec<i64>>> {
+    let table: toml::Table =
+        toml::from_str(&std::fs::read_to_string(fabric.folder().join("tables.toml")).ok()?).ok()?;
+    let (_, lid) = table.get("group")?.as_table()?.iter().next()?;
+    let ports = |switch: &toml::Value| {
+        let ports = switch.get("mft").and_then(|mft| mft.get(lid.as_str()?)?.as_array());
+        ports.into_iter().flatten().filter_map(toml::Value::as_integer).collect()
+    };
+    let switches = table.get("switch")?.as_table()?.iter();
+    Some(switches.map(|(name, switch)| (name.clone(), ports(switch))).collect())
+}
+
+/// Hosts join the group at subnet administration. OpenSM cannot use the first spine, over which the fabric's own tree leads.
+#[test]
+fn a_group_goes_along_the_multicast_tables_of_opensm() {
+    let Some(library) = installed(&["opensm"]) else { return };
+    let mut fabric = Fabric::serve("multicast", ALL_REDUCE, library);
+    fabric.tell("cut leaf0>spine0", "cut leaf0-spine0");
+    let _opensm = fabric.manage("host0", &["-s", "0"]);
+    fabric.until("All links are active");
+    let end = Instant::now() + Duration::from_secs(60);
+    let tree = |leaf: &[i64], spine: &[i64]| {
+        let names = [("leaf0", leaf), ("leaf1", leaf), ("spine0", &[]), ("spine1", spine)];
+        Some(names.map(|(name, ports)| (name.to_owned(), ports.to_vec())).into_iter().collect())
+    };
+    while group_ports(&fabric) != tree(&[1, 2, 4], &[1, 2]) {
+        assert!(Instant::now() < end, "{:?}", group_ports(&fabric));
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    let told = fabric.tell("run 5 ms", "at 5ms");
+    assert!(told.contains(" 0 dropped") && told.contains("1 of 1 collective operations finished"), "{told}");
+    fabric.tell("status", "multicast group 239.192.0.1 lid 0xc0");
+    // The saved tables say the same.
+    let replay = format!("{ALL_REDUCE}\n[subnet]\ntables = \"tables.toml\"\n");
+    let replay = replay.clone()
+        + "\n[[expect]]\nmetric = \"drops.total\"\nis = 0\nsource = \"the tables\"\n"
+        + "\n[[expect]]\nmetric = \"all-reduce.fell_back\"\nis = 0\nsource = \"the tables\"\n"
+        + "\n[[expect]]\nmetric = \"all-reduce.verified\"\nis = 1\nsource = \"the tables\"\n";
+    std::fs::write(fabric.folder().join("replay.toml"), replay).unwrap();
+    let output = rnic(fabric.folder(), &["fabric", "run", "replay.toml"]);
+    assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+}
+
+/// OpenSM programs congestion control. The most aggressive threshold, packets from 512 bytes on, one in four; a table that counts.
+const CONGESTION: &str = "congestion_control TRUE
+cc_sw_cong_setting_control_map 0x14
+cc_sw_cong_setting_threshold 0x0F
+cc_sw_cong_setting_packet_size 8
+cc_sw_cong_setting_marking_rate 3
+cc_ca_cong_setting_control_map 0x0001
+cc_ca_cong_setting_ccti_timer 0 150
+cc_ca_cong_setting_ccti_increase 0 1
+cc_cct 0:0,0:1,0:2,1:6
+";
+
+#[test]
+fn opensm_programs_congestion_control() {
+    let Some(library) = installed(&["opensm", "ibnetdiscover", "ibccquery"]) else { return };
+    let scenario = LEAF_SPINE.replace("[switch]", "[nic]\ncc = \"ibcc\"\n\n[switch]");
+    let fabric = Fabric::serve("congestion", &scenario, library);
+    let options = fabric.folder().join("opensm.conf");
+    std::fs::write(&options, CONGESTION).unwrap();
+    let log = fabric.configure(&["-F", options.to_str().unwrap()]);
+    assert!(log.contains("SUBNET UP") && !log.contains("ERR C1"), "{log}");
+    fabric.until("All links are active");
+    let graph = discover(&fabric, "host1");
+    let query = |what: &str, node: &str| {
+        let printed = fabric.program("host1", "ibccquery", &[what, &graph.lids[node].to_string()]);
+        // Names and values, without the dots between them.
+        let lines = printed.lines().filter_map(|line| line.split_once(':'));
+        lines
+            .map(|(name, value)| format!("{name}={}", value.trim_start_matches('.').trim()))
+            .collect::<Vec<_>>()
+    };
+    let has = |lines: &[String], wanted: &[&str]| {
+        for line in wanted {
+            assert!(lines.iter().any(|there| there.to_lowercase() == *line), "{line}: {lines:?}");
+        }
+    };
+    let switch = query("SwitchCongestionSetting", "spine1");
+    has(&switch, &["threshold=0x0f", "packet_size=8", "marking_rate=3"]);
+    let host = query("CACongestionSetting", "host2");
+    has(&host, &["ccti_timer=150", "ccti_increase=1"]);
+    let table = query("CongestionControlTable", "host2");
+    has(&table, &["ccti_limit=3"]);
+    // Without tables nothing is marked: the scenario says nothing of it.
+    let marks = |tables: &str, bound: &str| {
+        let expect = format!("[[expect]]\nmetric = \"marked\"\n{bound}\nsource = \"the switches\"\n");
+        std::fs::write(fabric.folder().join("replay.toml"), format!("{scenario}\n{tables}\n{expect}"))
+            .unwrap();
+        let output = rnic(fabric.folder(), &["fabric", "run", "replay.toml"]);
+        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
+    };
+    marks("", "is = 0");
+    marks("[subnet]\ntables = \"tables.toml\"\n", "min = 10");
 }
 
 /// What a run of the ring with saved tables says: the number of ports that are stuck, and its packets' hops.

@@ -1,15 +1,22 @@
 //! Forwarding as a subnet manager has written it: LIDs, forwarding tables, lanes of service levels, turns of lanes, and which
 //! links are active.
 
-use super::Fabric;
+use super::port::Thinning;
+use super::{Fabric, Role};
 use crate::routing::{LidTables, Routes};
-use crate::subnet::{LinkState, PortTable, Tables, TablesError};
+use crate::subnet::{LinkState, PortTable, SwitchCongestion, Tables, TablesError};
 use crate::switch::queues::Selection;
 use crate::topology::{Kind, NodeId, Topology};
+use cc::dcqcn::{CongestionPoint, Red};
 use cc::vl;
 use std::collections::BTreeMap;
+use std::net::IpAddr;
 use std::path::Path;
 use std::sync::Arc;
+use time::Instant;
+
+/// The unit of the least packet that is marked: bytes for which there is one credit (IBTA volume 1, section 7.9.4).
+const BLOCK: u32 = 64;
 
 /// The lanes of the service levels of a packet that leaves a port, by the port through which it came in. A host has one such
 /// table.
@@ -20,6 +27,8 @@ pub(super) type Lanes = Box<[[u8; 16]]>;
 struct PortRules {
     lanes: Lanes,
     arbitration: vl::Config,
+    /// How packets are marked that leave, if the tables say so.
+    congestion: Option<SwitchCongestion>,
 }
 
 /// Tables in the numbers of a topology.
@@ -30,6 +39,8 @@ pub struct Forwarding {
     ports: Vec<Vec<PortRules>>,
     /// By cable: whether both of its ends are active.
     active: Vec<bool>,
+    /// By the address of a group: the ports of each node that belong to its tree.
+    groups: BTreeMap<IpAddr, Arc<[Vec<u16>]>>,
 }
 
 impl Forwarding {
@@ -81,7 +92,8 @@ impl Forwarding {
                 addresses.push((host.lid, host.lmc.min(7)));
                 entries.push(Vec::new());
                 let lanes = vec![lanes_of(name, &host.sl2vl)?].into_boxed_slice();
-                ports.push(vec![PortRules { lanes, arbitration: arbitration(name, &host.port)? }]);
+                let arbitration = arbitration(name, &host.port)?;
+                ports.push(vec![PortRules { lanes, arbitration, congestion: None }]);
                 continue;
             }
             let switch = tables.switches.get(name).ok_or_else(|| missing(name, "the tables", false))?;
@@ -93,11 +105,17 @@ impl Forwarding {
                 let of =
                     switch.port.get(&number).ok_or(TablesError::Port { name: name.clone(), port: number })?;
                 note(port, of.state);
-                rules.push(PortRules { lanes, arbitration: arbitration(name, of)? });
+                let (arbitration, congestion) = (arbitration(name, of)?, switch.congestion);
+                rules.push(PortRules { lanes, arbitration, congestion });
             }
             ports.push(rules);
         }
-        Ok(Self { lids: Arc::new(LidTables::new(addresses, entries)), ports, active })
+        let groups = tables.groups.iter().map(|(group, lid)| {
+            let tree = group_tree(tables, topology, lid);
+            (IpAddr::from(*group), tree.into())
+        });
+        let groups = groups.collect();
+        Ok(Self { lids: Arc::new(LidTables::new(addresses, entries)), ports, active, groups })
     }
 
     /// The routes that these tables are.
@@ -113,6 +131,50 @@ const fn fabric_port(port: u8) -> u16 {
         0 | 0xFF => LidTables::NO_PORT,
         port => port as u16 - 1,
     }
+}
+
+/// The ports of each node that belong to the tree of a group. Nothing belongs to it if the tables lead in a circle: packets would
+/// multiply in it.
+fn group_tree(tables: &Tables, topology: &Topology, lid: &str) -> Vec<Vec<u16>> {
+    let neighbours = topology.ports();
+    // By node and port: whether the table of the node names the port. Hosts have none, and take what comes.
+    let mut named: Vec<Vec<bool>> = neighbours.iter().map(|ports| vec![true; ports.len()]).collect();
+    for (node, of) in topology.nodes.iter().enumerate().filter(|(_, of)| of.kind != Kind::Host) {
+        let ports = tables.switches.get(&of.name).and_then(|switch| switch.mft.get(lid));
+        for (port, is_named) in (1..).zip(&mut named[node]) {
+            *is_named = ports.is_some_and(|ports| ports.iter().any(|of| usize::from(*of) == port));
+        }
+    }
+    let mut tree = vec![Vec::new(); neighbours.len()];
+    // By node: another one of the same part of the tree, or itself.
+    let mut parts: Vec<NodeId> = (0..neighbours.len()).collect();
+    for (node, ports) in neighbours.iter().enumerate() {
+        for (port, (cable, peer)) in ports.iter().enumerate() {
+            let far = neighbours[*peer].iter().position(|(other, _)| other == cable).unwrap_or(0);
+            if !named[node][port] || !named[*peer].get(far).copied().unwrap_or(false) {
+                continue;
+            }
+            tree[node].push(port as u16);
+            // Each cable once.
+            if topology.cables[*cable].ends[0] == node && !join(&mut parts, node, *peer) {
+                return vec![Vec::new(); neighbours.len()];
+            }
+        }
+    }
+    tree
+}
+
+/// Joins the parts of two nodes. False if they are in the same one already.
+fn join(parts: &mut [NodeId], a: NodeId, b: NodeId) -> bool {
+    let first = |mut node: NodeId| {
+        while parts[node] != node {
+            node = parts[node];
+        }
+        node
+    };
+    let (a, b) = (first(a), first(b));
+    parts[a] = b;
+    a != b
 }
 
 fn missing(name: &str, place: &'static str, is_host: bool) -> TablesError {
@@ -145,6 +207,14 @@ fn lanes_between(
     Ok(between)
 }
 
+/// How a threshold of congestion control marks with lanes of this many bytes: from 15 sixteenths of a lane on with 1, and from one
+/// sixteenth on with 15. (IBTA volume 1, annex A10.2.1: the thresholds between no marks and the most aggressive are equally spaced; of
+/// what, a vendor says.)
+fn threshold(threshold: u8, lane: u64) -> Option<Red> {
+    let queue = lane * u64::from(16 - threshold.min(15)) / 16;
+    (threshold > 0).then_some(Red { kmin: queue, kmax: queue, pmax: 1.0 })
+}
+
 fn arbitration(name: &str, port: &PortTable) -> Result<vl::Config, TablesError> {
     let table = |text: &str| {
         let wrong = || TablesError::Lanes { name: name.to_owned(), text: text.to_owned() };
@@ -169,10 +239,17 @@ fn arbitration(name: &str, port: &PortTable) -> Result<vl::Config, TablesError> 
 }
 
 impl Fabric {
+    /// Forwards by these tables from this time on, up to which everything has happened. What begins at the same time finds them.
+    pub(crate) fn forward_from(&mut self, now: Instant, tables: &Forwarding) {
+        self.now = now;
+        self.forward_by(tables);
+    }
+
     /// Forwards by these tables from now on. Links whose ends are not both active carry nothing, like cables that are cut.
     /// Lanes and turns have a meaning in InfiniBand's model only.
     pub fn forward_by(&mut self, tables: &Forwarding) {
         self.routes = Arc::new(tables.routes(&self.topology));
+        self.trees.clone_from(&tables.groups);
         for (node, rules) in tables.ports.iter().enumerate() {
             for (port, rules) in rules.iter().enumerate() {
                 self.set_rules(node, port, rules);
@@ -190,11 +267,28 @@ impl Fabric {
         changes.into_iter().for_each(|(cable, is_up)| self.cut(cable, is_up));
     }
 
+    /// The tree of a group: by node, the ports that belong to it.
+    pub(super) fn tree_of(&self, group: IpAddr) -> &[Vec<u16>] {
+        self.trees.get(&group).map_or(&*self.tree, |tree| &**tree)
+    }
+
     fn set_rules(&mut self, node: NodeId, port: usize, rules: &PortRules) {
         let Some(of) = self.nodes.get_mut(node) else { return };
+        let lane = match &of.role {
+            Role::Switch(switch) => self.configs[switch.config].buffer.lane,
+            Role::Host(_) => self.host.lane,
+        };
+        let number = port;
         let Some(port) = of.ports.get_mut(port) else { return };
         if port.credit.is_none() {
             return;
+        }
+        if let Some(congestion) = rules.congestion {
+            // Marks do not depend on chance.
+            let seed = (node as u64) << 16 | number as u64;
+            port.marking = threshold(congestion.threshold, lane).map(|red| CongestionPoint::new(red, seed));
+            let least = u32::from(congestion.packet_size) * BLOCK;
+            port.thinning = Some(Thinning::new(least, congestion.marking_rate));
         }
         port.sl2vl = Some(rules.lanes.clone());
         let has_changed = port.arbitration.as_ref() != Some(&rules.arbitration);
@@ -238,6 +332,73 @@ mod tests {
         let first = tables.hosts.values_mut().next().expect("a host");
         first.port.state = LinkState::Armed;
         assert_eq!(active(&tables), [false, true], "the host is not");
+    }
+
+    /// Two leaves and two spines, with tables in which a group leads over the spines of these numbers.
+    fn leaves(spines: &[u8]) -> (Topology, Tables) {
+        let config: Config =
+            toml::from_str("kind = \"leaf-spine\"\nleaves = 2\nspines = 2\nhosts_per_leaf = 2\n")
+                .expect("a topology");
+        let topology = config.build(Path::new(".")).expect("it can be built");
+        let mut tables = Subnet::new(&topology).expect("it fits").tables();
+        tables.groups.insert(GROUP, "0xc003".to_owned());
+        for (name, switch) in &mut tables.switches {
+            // Hosts are at ports 1 and 2 of leaves, spines at 3 and 4, and leaves at 1 and 2 of spines.
+            let ports = match name.as_str() {
+                "spine0" | "spine1" => {
+                    let is_in = spines.iter().any(|spine| name.ends_with(&spine.to_string()));
+                    if is_in { vec![1, 2] } else { vec![] }
+                }
+                _ => [1, 2].into_iter().chain(spines.iter().map(|spine| 3 + spine)).collect(),
+            };
+            switch.mft.insert("0xc003".to_owned(), ports);
+        }
+        (topology, tables)
+    }
+
+    const GROUP: std::net::Ipv4Addr = std::net::Ipv4Addr::new(239, 192, 0, 1);
+
+    fn tree(topology: &Topology, tables: &Tables) -> Vec<Vec<u16>> {
+        let forwarding = Forwarding::new(tables, topology).expect("tables");
+        forwarding.groups[&IpAddr::from(GROUP)].to_vec()
+    }
+
+    #[test]
+    fn a_group_has_the_tree_of_its_tables() {
+        let (topology, tables) = leaves(&[1]);
+        let [leaf, spine] = [vec![0, 1, 3], vec![0, 1]];
+        let host = vec![0];
+        let all = [&host, &host, &host, &host, &leaf, &leaf, &vec![], &spine].map(Clone::clone);
+        assert_eq!(tree(&topology, &tables), all);
+    }
+
+    /// A switch sends a packet to all ports of its table but the one by which it came.
+    #[test]
+    fn tables_that_lead_a_group_in_a_circle_lead_nowhere() {
+        let (topology, tables) = leaves(&[0, 1]);
+        assert_eq!(tree(&topology, &tables), vec![Vec::<u16>::new(); 8]);
+    }
+
+    /// A cable belongs to a tree if the tables at both of its ends name it: one alone may be part of an older tree.
+    #[test]
+    fn both_ends_of_a_cable_belong_to_a_tree_or_neither() {
+        let (topology, mut tables) = leaves(&[1]);
+        let leaf =
+            tables.switches.get_mut("leaf0").and_then(|leaf| leaf.mft.get_mut("0xc003")).expect("a table");
+        leaf.retain(|port| *port != 4 && *port != 2);
+        let tree = tree(&topology, &tables);
+        assert_eq!(
+            (&tree[1], &tree[4], &tree[7]),
+            (&vec![], &vec![0], &vec![1]),
+            "a member less, and no way up"
+        );
+    }
+
+    #[test]
+    fn thresholds_are_shares_of_a_lane() {
+        let from = |of| threshold(of, 65_536).map(|red| (red.kmin, red.kmax));
+        let all = [0, 1, 8, 15].map(from);
+        assert_eq!(all, [None, Some((61_440, 61_440)), Some((32_768, 32_768)), Some((4_096, 4_096))]);
     }
 
     /// `2>1` is for what comes in through port 2 and leaves through port 1.

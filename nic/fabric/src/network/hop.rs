@@ -307,8 +307,9 @@ impl Fabric {
     /// Marks an ECN-capable packet, if a queue of this length does.
     fn mark_at(&mut self, node: NodeId, port: usize, packet: u32, length: u64) {
         let at = &mut self.nodes[node].ports[port];
-        let tos = &mut self.packets[packet as usize].packet.ip.tos;
-        if matches!(*tos & ECN, 0b01 | 0b10) && at.marking.as_mut().is_some_and(|point| point.marks(length)) {
+        let travelling = &mut self.packets[packet as usize];
+        let (tos, bytes) = (&mut travelling.packet.ip.tos, travelling.bytes);
+        if matches!(*tos & ECN, 0b01 | 0b10) && at.marks(length, bytes) {
             *tos |= CONGESTION_EXPERIENCED;
             at.stats.marked += 1;
         }
@@ -562,8 +563,8 @@ impl Fabric {
 
     /// A packet to a group goes to all other ports of the tree.
     fn flood(&mut self, node: NodeId, port: usize, packet: u32) {
-        let outs: Vec<u16> =
-            self.tree[node].iter().copied().filter(|out| usize::from(*out) != port).collect();
+        let tree = self.tree_of(self.packets[packet as usize].packet.ip.dst);
+        let outs: Vec<u16> = tree[node].iter().copied().filter(|out| usize::from(*out) != port).collect();
         self.spread(node, port, packet, &outs);
     }
 

@@ -267,6 +267,8 @@ pub struct Fabric {
     leaves: Vec<u32>,
     /// By node: its ports that belong to the tree along which packets to groups go.
     tree: Vec<Vec<u16>>,
+    /// The same for the groups of which a subnet manager has written tables.
+    trees: BTreeMap<IpAddr, Arc<[Vec<u16>]>>,
     packets: Slab<Travelling>,
     /// Reports on their way between switches.
     reports: Slab<Arc<[LeafQuality]>>,

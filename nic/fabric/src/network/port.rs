@@ -38,6 +38,34 @@ pub struct PortStats {
     pub queue_peak: u64,
 }
 
+/// Which packets are marked of those that meet a long queue.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Thinning {
+    /// Packets of fewer bytes are not.
+    least: u32,
+    /// So many are not between two that are.
+    between: u16,
+    /// Those since the last one.
+    since: u16,
+}
+
+impl Thinning {
+    /// The first packet is marked.
+    pub(super) const fn new(least: u32, between: u16) -> Self {
+        Self { least, between, since: between }
+    }
+
+    /// Whether a packet of this many bytes is marked, which meets a long queue.
+    const fn marks(&mut self, bytes: u32) -> bool {
+        if bytes < self.least {
+            return false;
+        }
+        let is_next = self.since >= self.between;
+        self.since = if is_next { 0 } else { self.since + 1 };
+        is_next
+    }
+}
+
 /// The sending side of a port, and the receiving side's account of the lanes.
 #[derive(Debug)]
 pub(super) struct Port {
@@ -53,6 +81,8 @@ pub(super) struct Port {
     pub(super) line: LineClock,
     pub(super) queues: Queues,
     pub(super) marking: Option<CongestionPoint>,
+    /// Which of those that are to be marked are, if congestion control management has said so.
+    pub(super) thinning: Option<Thinning>,
     pub(super) paused: Paused,
     /// Classes that a frame has paused, perhaps not any more.
     pub(super) pauses: u16,
@@ -91,6 +121,7 @@ impl Port {
             line: LineClock::new(cable.rate, now),
             queues: Queues::new(selection),
             marking: None,
+            thinning: None,
             paused: Paused::new(cable.rate),
             pauses: 0,
             forced: 0,
@@ -107,6 +138,12 @@ impl Port {
             sent_before: 0,
             flow: Flow::default(),
         }
+    }
+
+    /// Whether a packet of this many bytes is marked, with a queue of this length.
+    pub(super) fn marks(&mut self, length: u64, bytes: u32) -> bool {
+        self.marking.as_mut().is_some_and(|point| point.marks(length))
+            && self.thinning.as_mut().is_none_or(|thinning| thinning.marks(bytes))
     }
 
     /// Notes which queues have to wait, though the line is free.
@@ -185,4 +222,18 @@ impl Port {
 /// The numbers of the bits that are set.
 pub(super) fn bits(mask: u16) -> impl Iterator<Item = usize> {
     (0..QUEUES).filter(move |bit| mask >> bit & 1 == 1)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn packets_between_two_marks_and_short_ones_are_not_marked() {
+        let mut thinning = Thinning::new(512, 2);
+        let marks = [512, 511, 512, 512, 4096, 64, 512].map(|bytes| thinning.marks(bytes));
+        assert_eq!(marks, [true, false, false, false, true, false, false], "short ones do not count");
+        let mut all = Thinning::new(0, 0);
+        assert_eq!([1, 1].map(|bytes| all.marks(bytes)), [true, true]);
+    }
 }

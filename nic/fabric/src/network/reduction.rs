@@ -230,7 +230,7 @@ impl Fabric {
         hosts: &[usize],
         slots: u32,
     ) -> Result<(), ReductionError> {
-        let parts = self.reduction_tree(hosts)?;
+        let parts = self.reduction_tree(group, hosts)?;
         for node in parts.keys() {
             let switch = self.topology.nodes[*node].name.clone();
             let Role::Switch(of) = &self.nodes[*node].role else { continue };
@@ -254,15 +254,20 @@ impl Fabric {
     }
 
     /// For each switch that takes part: the ports to its children, and that to its parent.
-    fn reduction_tree(&self, hosts: &[usize]) -> Result<BTreeMap<NodeId, Branch>, ReductionError> {
+    fn reduction_tree(
+        &self,
+        group: IpAddr,
+        hosts: &[usize],
+    ) -> Result<BTreeMap<NodeId, Branch>, ReductionError> {
         let mut parts: BTreeMap<NodeId, Branch> = BTreeMap::new();
-        let mut root = super::setup::root(&self.topology).ok_or(ReductionError::NoTree)?;
+        let tree = self.tree_of(group);
+        let root = super::setup::root(&self.topology, |node| !tree[node].is_empty());
+        let mut root = root.ok_or(ReductionError::NoTree)?;
+        let parents = self.parents(tree, root);
         for host in hosts {
             let mut node = *host;
             while node != root {
-                // The first port of a node in the tree is the one by which it was found.
-                let up =
-                    *self.tree.get(node).and_then(|ports| ports.first()).ok_or(ReductionError::NoTree)?;
+                let up = parents.get(node).copied().flatten().ok_or(ReductionError::NoTree)?;
                 if let Some((_, parent)) = parts.get_mut(&node) {
                     *parent = Some(up);
                 }
@@ -290,6 +295,22 @@ impl Fabric {
         }
         parts.values_mut().for_each(|(children, _)| children.sort_unstable());
         if parts.is_empty() { Err(ReductionError::NoTree) } else { Ok(parts) }
+    }
+
+    /// By node of a tree: the port that leads to the root.
+    fn parents(&self, tree: &[Vec<u16>], root: NodeId) -> Vec<Option<u16>> {
+        let mut parents = vec![None; tree.len()];
+        let mut front = vec![root];
+        while let Some(node) = front.pop() {
+            for port in &tree[node] {
+                let (peer, far) = self.nodes[node].ports[usize::from(*port)].peer;
+                if peer != root && parents[peer].is_none() {
+                    parents[peer] = Some(far);
+                    front.push(peer);
+                }
+            }
+        }
+        parents
     }
 
     /// What all switches have added up. `None`: no group uses them.

@@ -19,7 +19,7 @@ use rand_chacha::rand_core::SeedableRng;
 use rnic_core::sim::{Agenda, BEGINNING};
 use serde::{Deserialize, Serialize};
 use slab::Slab;
-use std::collections::HashMap;
+use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 use time::Duration;
 
@@ -148,6 +148,7 @@ impl Fabric {
         let mut fabric = Self {
             leaves: neighbours.iter().take(topology.hosts()).map(leaf).collect(),
             tree: tree(&topology),
+            trees: BTreeMap::new(),
             nodes: Vec::new(),
             routes: Arc::new(routes),
             host,
@@ -270,13 +271,13 @@ impl Fabric {
     }
 }
 
-/// The switch in which all trees of groups have their root: the first of the highest ones.
-pub(super) fn root(topology: &Topology) -> Option<NodeId> {
+/// The root of a tree: of its nodes the first of the highest ones.
+pub(super) fn root(topology: &Topology, is_in: impl Fn(NodeId) -> bool) -> Option<NodeId> {
     let tier = |node: &NodeId| match topology.nodes[*node].kind {
         Kind::Host => 0,
         Kind::Switch { tier } => tier,
     };
-    (0..topology.nodes.len()).rev().max_by_key(tier)
+    (0..topology.nodes.len()).rev().filter(|node| is_in(*node)).max_by_key(tier)
 }
 
 /// For each node the ports that belong to a tree of shortest ways from the highest switch: along it packets to a group reach
@@ -284,7 +285,7 @@ pub(super) fn root(topology: &Topology) -> Option<NodeId> {
 fn tree(topology: &Topology) -> Vec<Vec<u16>> {
     let neighbours = topology.ports();
     let mut tree = vec![Vec::new(); topology.nodes.len()];
-    let root = root(topology);
+    let root = root(topology, |_| true);
     let mut seen = vec![false; topology.nodes.len()];
     let mut front: Vec<NodeId> = root.into_iter().collect();
     front.iter().for_each(|node| seen[*node] = true);

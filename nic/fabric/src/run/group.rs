@@ -338,6 +338,14 @@ const fn by_whom(plan: &Plan, fell_back: bool) -> Plan {
     if fell_back { by_hosts(plan) } else { *plan }
 }
 
+impl GroupEnds {
+    /// The address of the group with this number, and its hosts, if packets go to all of them at once.
+    pub(super) fn membership(&self, number: u32) -> Option<(Ipv4Addr, Vec<usize>)> {
+        let is_sent_to = self.group.plan.algorithm == Algorithm::InNetwork;
+        is_sent_to.then(|| (address(number), self.group.hosts.clone()))
+    }
+}
+
 /// The address of a group: one of those that an organisation may use as it likes (RFC 2365).
 fn address(number: u32) -> Ipv4Addr {
     Ipv4Addr::from(0xefc0_0001 + number)

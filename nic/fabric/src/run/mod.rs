@@ -24,6 +24,7 @@ use rnic_core::sim::{BEGINNING, Net};
 use rnic_core::{Error, WcStatus};
 use std::cmp::Reverse;
 use std::collections::BinaryHeap;
+use std::net::Ipv4Addr;
 use std::sync::Arc;
 use time::Duration;
 
@@ -338,6 +339,12 @@ impl Run {
     #[must_use]
     pub fn groups(&self) -> Vec<GroupState> {
         self.groups.iter().map(GroupEnds::state).collect()
+    }
+
+    /// The multicast groups to which hosts will send: their addresses and members.
+    #[must_use]
+    pub fn memberships(&self) -> Vec<(Ipv4Addr, Vec<usize>)> {
+        (0..).zip(&self.groups).filter_map(|(number, group)| group.membership(number)).collect()
     }
 
     /// Measuring begins now: goodputs count from here.

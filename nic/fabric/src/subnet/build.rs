@@ -1,6 +1,7 @@
 //! Agents from a topology.
 
 use super::Subnet;
+use super::congestion::Control;
 use super::mad::SMP_DATA_LEN;
 use super::node::{
     ARBITRATION, LINEAR_CAP, MULTICAST_CAP, Node, PKEYS, Port, Switch, info, physical, state, switch_info,
@@ -96,6 +97,8 @@ impl Subnet {
             ends,
             cut: std::collections::BTreeSet::new(),
             traps: Vec::new(),
+            members: Vec::new(),
+            told: std::collections::BTreeSet::new(),
             next_trap: 1,
             version: 0,
         })
@@ -143,7 +146,8 @@ fn build(topology: &Topology, number: NodeId, cables: &[(usize, NodeId)], ends: 
     }
     let switch =
         (!is_host).then(|| Switch { info: switch_attribute(), linear: Vec::new(), multicast: Vec::new() });
-    Node { name: of.name.clone(), guid: emit::guid(number), ports, switch }
+    let (name, guid) = (of.name.clone(), emit::guid(number));
+    Node { name, guid, ports, switch, control: Control::default() }
 }
 
 /// A port whose link is up, and which nobody has initialized. `has_lid`: it is a host's or the management port of a switch.

@@ -8,9 +8,10 @@
 //! Numbers of the control are in the order of the machine, as both ends are on one; those of requests are in that of the
 //! network. For the caller: give datagrams to `handle_*`, and send what [`Clients::poll_transmit`] returns.
 
-use super::mad::{MAD_LEN, Mad, PERMISSIVE_LID, Refusal, class, method};
+use super::mad::{AGENT, HOSTS, Mad, PERMISSIVE_LID, Refusal, class, method};
 use super::node::{PKEYS, info};
 use super::refusals::Refusals;
+use super::requests::{Overdue, REQUEST_LEN, Request, Waiting, word};
 use super::walk::Place;
 use super::{PortTraffic, Subnet};
 use crate::topology::NodeId;
@@ -18,9 +19,6 @@ use std::collections::VecDeque;
 
 /// Bytes of a datagram of control.
 pub const CONTROL_LEN: usize = 80;
-
-/// Bytes of a request: 24 of addresses, 8 of length, and a management datagram.
-pub const REQUEST_LEN: usize = 32 + MAD_LEN;
 
 /// The most programs at a time: ibsim has ten, and its clients know no limit.
 pub const SLOTS: usize = 32;
@@ -86,52 +84,6 @@ struct Client {
     is_manager: bool,
 }
 
-/// A request.
-#[derive(Clone, Debug)]
-struct Request {
-    dlid: u16,
-    slid: u16,
-    dqp: u32,
-    sqp: u32,
-    status: u32,
-    mad: Mad,
-}
-
-impl Request {
-    fn read(datagram: &[u8]) -> Option<Self> {
-        let datagram: &[u8; REQUEST_LEN] = datagram.try_into().ok()?;
-        // A LID is a number of two bytes in the order of the network, in the lower half of one in that of the machine.
-        let lid = |at: usize| u16::from_be((word(datagram, at) & 0xFFFF) as u16);
-        let qp = |at: usize| u32::from_be(word(datagram, at));
-        let mut mad = [0; MAD_LEN];
-        mad.copy_from_slice(&datagram[32..]);
-        Some(Self { dlid: lid(0), slid: lid(4), dqp: qp(8), sqp: qp(12), status: 0, mad: Mad(mad) })
-    }
-
-    fn write(&self) -> [u8; REQUEST_LEN] {
-        let mut datagram = [0; REQUEST_LEN];
-        for (at, lid) in [(0, self.dlid), (4, self.slid)] {
-            datagram[at..at + 4].copy_from_slice(&u32::from(lid.to_be()).to_ne_bytes());
-        }
-        for (at, number) in [(8, self.dqp), (12, self.sqp), (16, self.status)] {
-            datagram[at..at + 4].copy_from_slice(&number.to_be_bytes());
-        }
-        datagram[24..32].copy_from_slice(&(MAD_LEN as u64).to_be_bytes());
-        datagram[32..].copy_from_slice(self.mad.bytes());
-        datagram
-    }
-
-    const fn turned(self) -> Self {
-        let Self { dlid, slid, dqp, sqp, status, mad } = self;
-        Self { dlid: slid, slid: dlid, dqp: sqp, sqp: dqp, status, mad }
-    }
-}
-
-/// A number in the order of the machine.
-fn word(datagram: &[u8], at: usize) -> u32 {
-    datagram.get(at..at + 4).map_or(0, |bytes| u32::from_ne_bytes([bytes[0], bytes[1], bytes[2], bytes[3]]))
-}
-
 /// Programs, and the subnet in which they take part.
 #[derive(Debug)]
 pub struct Clients {
@@ -139,6 +91,8 @@ pub struct Clients {
     slots: [Option<Client>; SLOTS],
     /// Datagrams that are due, each with its slot.
     due: VecDeque<(usize, [u8; REQUEST_LEN])>,
+    /// Requests that programs have not answered.
+    waiting: Waiting,
     /// What agents have refused.
     refusals: Refusals,
 }
@@ -147,7 +101,13 @@ impl Clients {
     /// Nobody takes part yet. Those who name no node are attached to the first.
     #[must_use]
     pub fn new(subnet: Subnet) -> Self {
-        Self { subnet, slots: [None; SLOTS], due: VecDeque::new(), refusals: Refusals::default() }
+        Self {
+            subnet,
+            slots: [None; SLOTS],
+            due: VecDeque::new(),
+            waiting: Waiting::default(),
+            refusals: Refusals::default(),
+        }
     }
 
     /// The subnet.
@@ -166,9 +126,22 @@ impl Clients {
         self.subnet.set_traffic(node, port, traffic);
     }
 
-    /// Has traps that nobody has acknowledged sent again. To be called from time to time.
-    pub fn repeat_traps(&mut self) {
+    /// Sends again what nobody has answered, traps and requests to programs and of hosts, and gives up what was sent often enough. To be
+    /// called once in a second.
+    pub fn repeat(&mut self) {
         self.subnet.repeat_traps();
+        self.subnet.repeat_joins();
+        let overdue = self.waiting.repeat();
+        self.follow_up(overdue);
+    }
+
+    fn follow_up(&mut self, overdue: Vec<Overdue>) {
+        for one in overdue {
+            match one {
+                Overdue::Again(slot, request) => self.send(slot, &request),
+                Overdue::Lost(slot, request) => self.lose(slot, request),
+            }
+        }
     }
 
     /// The slots in use, each with the number of its program.
@@ -191,6 +164,8 @@ impl Clients {
             {
                 self.subnet.set_manager(client.at.node, false);
             }
+            let lost = self.waiting.leave(slot);
+            self.follow_up(lost);
         }
     }
 
@@ -331,11 +306,11 @@ impl Clients {
         let Some(client) = self.slots.get(slot).copied().flatten() else { return };
         let Some(mut request) = Request::read(datagram) else { return };
         let mad = &mut request.mad;
-        if mad.method() == method::TRAP_REPRESS {
+        if mad.method() == method::TRAP_REPRESS && mad.slot() == AGENT {
             return self.subnet.repress(mad);
         }
-        if !mad.is_response() {
-            mad.set_transaction(mad.transaction() & 0xFFFF_FFFF_FFFF | (slot as u64) << 48);
+        if !mad.is_answer() {
+            mad.set_slot(slot);
         }
         if mad.is_by_path() {
             let has_lids = mad.path_lids() != [PERMISSIVE_LID; 2];
@@ -347,7 +322,11 @@ impl Clients {
         }
         let Some(at) = self.route(client.at, &mut request) else { return self.lose(slot, request) };
         let mad = &mut request.mad;
-        if mad.is_response() {
+        if mad.is_answer() && mad.slot() == HOSTS {
+            return self.subnet.joined(at, mad);
+        }
+        if mad.is_answer() {
+            self.waiting.end(slot, mad);
             let to = self.answered(at, mad);
             return self.pass(to, slot, request);
         }
@@ -357,10 +336,14 @@ impl Clients {
                     return self.pass(self.program(at, 0), slot, request);
                 }
                 // One that does not hear does not answer either.
-                _ if !self.subnet.hears(at, mad) => return self.lose(slot, request),
+                _ if !self.subnet.hears(at, request.slid, mad) => return self.lose(slot, request),
                 _ => self.subnet.serve_smp(at, mad),
             },
             class::PERFORMANCE => self.subnet.serve_performance(at, mad),
+            class::CONGESTION_CONTROL if !self.subnet.hears_congestion(at, mad) => {
+                return self.lose(slot, request);
+            }
+            class::CONGESTION_CONTROL => self.subnet.serve_congestion(at, mad),
             class::SUBNET_ADMINISTRATION => return self.pass(self.program(at, 1), slot, request),
             _ => match self.program(at, request.dqp).filter(|_| request.dqp > 1) {
                 Some(to) => return self.pass(Some(to), slot, request),
@@ -405,7 +388,7 @@ impl Clients {
 
     /// The slot to which an answer goes that has come to this port: that of the program that asked, or else the subnet manager.
     fn answered(&self, at: Place, mad: &Mad) -> Option<usize> {
-        let slot = (mad.transaction() >> 48) as usize;
+        let slot = mad.slot();
         let asked = self.slots.get(slot).copied().flatten().filter(|client| client.at.node == at.node);
         asked.map(|_| slot).or_else(|| self.program(at, 1))
     }
@@ -421,7 +404,10 @@ impl Clients {
     /// Passes a datagram on to a program, or back to the one that sent it, if there is none.
     fn pass(&mut self, to: Option<usize>, from: usize, request: Request) {
         match to {
-            Some(to) => self.send(to, &request),
+            Some(to) => {
+                self.waiting.begin(from, to, &request);
+                self.send(to, &request);
+            }
             None => self.lose(from, request),
         }
     }
@@ -445,6 +431,13 @@ impl Clients {
             let found = self.subnet.walk_to(at, manager, true).filter(|_| manager != 0);
             if let Some(slot) = found.and_then(|place| self.program(place, 0)) {
                 self.send(slot, &Request { dlid: manager, slid, dqp: 0, sqp: 0, status: 0, mad });
+            }
+        }
+        while let Some((at, manager, mad)) = self.subnet.poll_join() {
+            let slid = self.subnet.lid(at.node);
+            let found = self.subnet.walk_to(at, manager, false).filter(|_| manager != 0);
+            if let Some(slot) = found.and_then(|place| self.program(place, 1)) {
+                self.send(slot, &Request { dlid: manager, slid, dqp: 1, sqp: 1, status: 0, mad });
             }
         }
         self.due.pop_front()

@@ -1,7 +1,7 @@
 //! Links: cables that break and are mended, the states of the ports at their ends, and the traps that tell of them.
 
 use super::Subnet;
-use super::mad::{DATA, MAD_LEN, Mad, SMP_DATA_LEN, class, method};
+use super::mad::{AGENT, DATA, MAD_LEN, Mad, SMP_DATA_LEN, class, method};
 use super::node::{info, physical, state, switch_info};
 use super::smp::attribute;
 use super::walk::Place;
@@ -19,8 +19,19 @@ const LINK_STATE_CHANGE: u16 = 128;
 /// The capabilities of a port have changed.
 const CAPABILITY_CHANGE: u16 = 144;
 
+/// A request has named a wrong management key.
+const BAD_KEY: u16 = 256;
+
+/// The most ports of a way back in a notice.
+const WAY_BACK: usize = 30;
+
 /// The capability of a port at which a subnet manager is (PortInfo.CapabilityMask, bit 1).
 const IS_SM: u64 = 1 << 1;
+
+/// How many repetitions a trap waits that tells of a new subnet manager. OpenSM discovers the subnet when it begins; the master, if
+/// it hears of it at once, hands over in the middle of that, and OpenSM forgets a handover that comes before it stands by
+/// (osm_sm_state_mgr.c: it sweeps again, and then stands by all the same). Both would stand by for a minute.
+const PATIENCE: u8 = 2;
 
 /// A trap that nobody has acknowledged.
 #[derive(Clone, Debug)]
@@ -30,6 +41,8 @@ pub(super) struct Trap {
     transaction: u32,
     notice: [u8; SMP_DATA_LEN],
     attempts: u8,
+    /// Repetitions until it is sent for the first time.
+    waits: u8,
     is_due: bool,
 }
 
@@ -104,7 +117,7 @@ impl Subnet {
         switch_info::STATE_CHANGE.set(&mut switch.info, 1);
         let mut notice = self.notice(node, LINK_STATE_CHANGE, 1);
         notice[10..12].copy_from_slice(&self.lid(node).to_be_bytes());
-        self.send_trap(node, LINK_STATE_CHANGE, notice);
+        self.send_trap(node, LINK_STATE_CHANGE, 0, notice);
     }
 
     /// A subnet manager begins or stops at a port.
@@ -120,7 +133,31 @@ impl Subnet {
         let mut notice = self.notice(node, CAPABILITY_CHANGE, 4);
         notice[12..14].copy_from_slice(&self.lid(node).to_be_bytes());
         notice[16..20].copy_from_slice(&(new as u32).to_be_bytes());
-        self.send_trap(node, CAPABILITY_CHANGE, notice);
+        self.send_trap(node, CAPABILITY_CHANGE, if is_there { PATIENCE } else { 0 }, notice);
+    }
+
+    /// A node tells of a request with a wrong key, which came from this LID: once between two repetitions, so that whoever guesses keys
+    /// makes no traps of it. (The data of the notice: IBTA volume 1, section 14.2.5.1.)
+    pub(super) fn tell_of_key(&mut self, node: NodeId, from: u16, request: &Mad) {
+        if !self.told.insert(node) {
+            return;
+        }
+        let mut notice = self.notice(node, BAD_KEY, 2);
+        notice[12..14].copy_from_slice(&from.to_be_bytes());
+        notice[16] = request.method();
+        notice[18..20].copy_from_slice(&request.attribute().to_be_bytes());
+        notice[20..24].copy_from_slice(&request.modifier().to_be_bytes());
+        notice[24..32].copy_from_slice(&request.key().to_be_bytes());
+        if request.is_by_path() {
+            notice[14..16].copy_from_slice(&request.path_lids()[0].to_be_bytes());
+            let hops = usize::from(request.hop_count());
+            // It came by a path, which has been cut, and its hops.
+            notice[33] = 0x80 | if hops > WAY_BACK { 0x40 } else { 0 } | hops.min(WAY_BACK) as u8;
+            for (hop, port) in (1..=hops).zip(&mut notice[34..]) {
+                *port = request.way_back(hop);
+            }
+        }
+        self.send_trap(node, BAD_KEY, 0, notice);
     }
 
     /// The beginning of a notice (IBTA volume 1, section 13.4.8.2): generic, its kind, who produces it, its number, and the LID
@@ -135,20 +172,25 @@ impl Subnet {
         notice
     }
 
-    /// Has a trap sent to the subnet manager, if the node knows one.
-    fn send_trap(&mut self, node: NodeId, number: u16, notice: [u8; SMP_DATA_LEN]) {
+    /// Has a trap sent to the subnet manager, if the node knows one, after so many repetitions.
+    fn send_trap(&mut self, node: NodeId, number: u16, waits: u8, notice: [u8; SMP_DATA_LEN]) {
         self.traps.retain(|trap| (trap.node, trap.number) != (node, number));
         if self.lid(node) == 0 || self.traps.len() >= MOST_TRAPS {
             return;
         }
         let transaction = self.next_trap;
         self.next_trap = self.next_trap.wrapping_add(1).max(1);
-        self.traps.push(Trap { node, number, transaction, notice, attempts: 0, is_due: true });
+        let is_due = waits == 0;
+        self.traps.push(Trap { node, number, transaction, notice, attempts: 0, waits, is_due });
     }
 
     /// Has traps that nobody has acknowledged sent again.
     pub(super) fn repeat_traps(&mut self) {
-        self.traps.iter_mut().for_each(|trap| trap.is_due = true);
+        self.told.clear();
+        for trap in &mut self.traps {
+            trap.waits = trap.waits.saturating_sub(1);
+            trap.is_due = trap.waits == 0;
+        }
     }
 
     /// A trap that is due: where it begins, the LID of the subnet manager, and the datagram.
@@ -170,6 +212,7 @@ impl Subnet {
         bytes[DATA..DATA + SMP_DATA_LEN].copy_from_slice(&trap.notice);
         let mut mad = Mad(bytes);
         mad.set_transaction(trap.transaction.into());
+        mad.set_slot(AGENT);
         Some((at, manager, mad))
     }
 

@@ -21,11 +21,21 @@ pub(super) const FIRST_GROUP_LID: u16 = 0xC000;
 /// The most cables of a path in a packet.
 pub(super) const MOST_HOPS: usize = 63;
 
+/// The slot in the transactions of agents: no program has it.
+pub(super) const AGENT: usize = 0xFFFF;
+
+/// The slot in what hosts ask of subnet administration by themselves.
+pub(super) const HOSTS: usize = 0xFFFE;
+
+/// Where a record of subnet administration begins: its header is longer by RMPP, and shorter by reserved bytes.
+pub(super) const SA_DATA: usize = 56;
+
 /// Management classes.
 pub(super) mod class {
     pub(in crate::subnet) const SUBNET_BY_LID: u8 = 0x01;
     pub(in crate::subnet) const SUBNET_ADMINISTRATION: u8 = 0x03;
     pub(in crate::subnet) const PERFORMANCE: u8 = 0x04;
+    pub(in crate::subnet) const CONGESTION_CONTROL: u8 = 0x21;
     pub(in crate::subnet) const SUBNET_BY_PATH: u8 = 0x81;
 }
 
@@ -33,6 +43,7 @@ pub(super) mod class {
 pub(super) mod method {
     pub(in crate::subnet) const GET: u8 = 0x01;
     pub(in crate::subnet) const SET: u8 = 0x02;
+    pub(in crate::subnet) const SEND: u8 = 0x03;
     pub(in crate::subnet) const TRAP: u8 = 0x05;
     pub(in crate::subnet) const TRAP_REPRESS: u8 = 0x07;
     pub(in crate::subnet) const RESPONSE: u8 = 0x80;
@@ -153,6 +164,16 @@ impl Mad {
         self.0[3] & method::RESPONSE != 0
     }
 
+    /// Whether it answers another one: that of a trap has no bit for it.
+    pub(super) const fn is_answer(&self) -> bool {
+        self.is_response() || self.method() == method::TRAP_REPRESS
+    }
+
+    /// Whether it is to be answered: all but answers are, and what is only sent (IBTA volume 1, section 13.4.5).
+    pub(super) const fn wants_answer(&self) -> bool {
+        !self.is_answer() && self.method() != method::SEND
+    }
+
     pub(super) const fn is_by_path(&self) -> bool {
         self.class() == class::SUBNET_BY_PATH
     }
@@ -181,6 +202,19 @@ impl Mad {
 
     pub(super) fn set_transaction(&mut self, id: u64) {
         Field(64, 64).set(&mut self.0, id);
+    }
+
+    /// The slot of the program that asks: the upper 16 bits of the transaction.
+    pub(super) fn slot(&self) -> usize {
+        self.half(8).into()
+    }
+
+    pub(super) fn set_slot(&mut self, slot: usize) {
+        self.set_half(8, slot as u16);
+    }
+
+    pub(super) fn status(&self) -> u16 {
+        self.half(4)
     }
 
     pub(super) fn attribute(&self) -> u16 {

@@ -12,18 +12,24 @@
 //! - `build`: agents from a topology.
 //! - `walk`: the way of a datagram.
 //! - `smp`: the attributes of subnet management, and `performance` those of performance management.
+//! - `congestion`: those of congestion control.
 //! - `links`: cables that break and are mended, states of ports, and traps.
-//! - `clients`: programs that take part, and `refusals`: what they ask for in vain.
+//! - `groups`: multicast groups that hosts join.
+//! - `clients`: programs that take part; `requests`: what they send, and what waits for an answer; `refusals`: what they ask for
+//!   in vain.
 //! - `tables`: what a subnet manager has written, in a file.
 //! - `served`: a fabric whose agents programs manage.
 
 mod build;
 mod clients;
+mod congestion;
+mod groups;
 mod links;
 mod mad;
 mod node;
 mod performance;
 mod refusals;
+mod requests;
 mod served;
 mod smp;
 mod tables;
@@ -32,12 +38,13 @@ mod tests;
 mod walk;
 
 pub use build::SubnetError;
-pub use clients::{CONTROL_LEN, Clients, Control, REQUEST_LEN, SLOTS};
+pub use clients::{CONTROL_LEN, Clients, Control, SLOTS};
 pub use mad::{MAD_LEN, Mad};
 pub use performance::PortTraffic;
 pub use refusals::{Refusals, RefusedKind};
+pub use requests::REQUEST_LEN;
 pub use served::Served;
-pub use tables::{HostTable, LinkState, PortTable, SwitchTable, Tables, TablesError};
+pub use tables::{HostTable, LinkState, PortTable, SwitchCongestion, SwitchTable, Tables, TablesError};
 
 use crate::topology::NodeId;
 use links::Trap;
@@ -57,6 +64,10 @@ pub struct Subnet {
     cut: BTreeSet<usize>,
     /// Traps that nobody has acknowledged yet.
     traps: Vec<Trap>,
+    /// Hosts that are to be members of multicast groups.
+    members: Vec<groups::Member>,
+    /// Nodes that have told of a wrong key since the last repetition.
+    told: BTreeSet<NodeId>,
     /// The transaction of the next trap.
     next_trap: u32,
     /// How often something has changed that switches forward by.

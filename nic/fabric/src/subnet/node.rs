@@ -2,6 +2,7 @@
 //!
 //! Attributes are kept in the bytes of the packets that carry them. For the rest of this room.
 
+use super::congestion::Control;
 use super::mad::{Field, SMP_DATA_LEN};
 use super::performance::Counters;
 use crate::topology::NodeId;
@@ -60,6 +61,7 @@ pub(super) mod info {
     pub(in crate::subnet) const VIOLATIONS: Field = Field(352, 48);
     pub(in crate::subnet) const M_KEY_VIOLATIONS: Field = Field(352, 16);
     pub(in crate::subnet) const GUID_CAP: Field = Field(400, 8);
+    pub(in crate::subnet) const REREGISTER: Field = Field(408, 1);
     pub(in crate::subnet) const SUBNET_TIMEOUT: Field = Field(411, 5);
     pub(in crate::subnet) const RESPONSE_TIME: Field = Field(419, 5);
     pub(in crate::subnet) const ERROR_THRESHOLDS: Field = Field(424, 8);
@@ -168,6 +170,7 @@ pub(super) struct Node {
     /// By port number. Port 0 of a switch is its management port; port 0 of a host is not there, and stands for its only one.
     pub(super) ports: Vec<Port>,
     pub(super) switch: Option<Switch>,
+    pub(super) control: Control,
 }
 
 impl Node {

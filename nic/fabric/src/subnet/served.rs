@@ -3,11 +3,10 @@
 //! For `rnic fabric serve` and tests. What a subnet manager has written takes effect when time moves on.
 
 use super::{Clients, Control, REQUEST_LEN, Subnet, SubnetError, Tables};
-use crate::network::{Change, Fabric, Forwarding};
+use crate::network::{Fabric, Forwarding};
 use crate::run::{Run, RunError};
 use crate::topology::{NodeId, Topology};
 use rnic_core::sim::BEGINNING;
-use std::sync::Arc;
 use time::Duration;
 
 /// A fabric, its flows, and the programs that manage it.
@@ -26,7 +25,11 @@ impl Served {
     /// The topology cannot be a subnet.
     pub fn new(run: Run) -> Result<Self, SubnetError> {
         let topology = run.fabric().lock().topology().clone();
-        let clients = Clients::new(Subnet::new(&topology)?);
+        let mut subnet = Subnet::new(&topology)?;
+        for (group, hosts) in run.memberships() {
+            hosts.iter().for_each(|host| subnet.join(*host, group));
+        }
+        let clients = Clients::new(subnet);
         Ok(Self { clients, run, topology, applied: None })
     }
 
@@ -73,9 +76,9 @@ impl Served {
         self.clients.disconnect(slot);
     }
 
-    /// Has traps that nobody has acknowledged sent again.
-    pub fn repeat_traps(&mut self) {
-        self.clients.repeat_traps();
+    /// Sends again what nobody has answered: [`Clients::repeat`].
+    pub fn repeat(&mut self) {
+        self.clients.repeat();
     }
 
     /// Cuts or mends a cable. Its switches tell the subnet manager.
@@ -113,7 +116,7 @@ impl Served {
         // A subnet names all nodes of its topology. Tables of lanes that cannot be leave the old ones.
         if let Ok(forwarding) = Forwarding::new(&self.tables(), &self.topology) {
             let at = BEGINNING + self.run.elapsed();
-            self.fabric(|fabric| fabric.plan(at, Change::Tables(Arc::new(forwarding))));
+            self.fabric(|fabric| fabric.forward_from(at, &forwarding));
         }
     }
 

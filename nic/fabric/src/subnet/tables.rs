@@ -7,6 +7,7 @@ use super::Subnet;
 use super::node::{NO_PORT, Node, Port, info, state, switch_info};
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
+use std::net::Ipv4Addr;
 
 /// The tables of all nodes.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
@@ -18,6 +19,9 @@ pub struct Tables {
     /// By the name of the switch.
     #[serde(rename = "switch")]
     pub switches: BTreeMap<String, SwitchTable>,
+    /// By the address of a multicast group: its LID, as in [`SwitchTable::mft`].
+    #[serde(rename = "group", default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub groups: BTreeMap<Ipv4Addr, String>,
 }
 
 /// A host.
@@ -50,8 +54,23 @@ pub struct SwitchTable {
     /// Those between other ports, such as `3>1` for packets that come in through port 3 and leave through port 1.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub sl2vl_of: BTreeMap<String, String>,
+    /// How it marks packets, if congestion control management has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<SwitchCongestion>,
     /// By the number of the port, from 1.
     pub port: BTreeMap<String, PortTable>,
+}
+
+/// How a switch marks packets (SwitchCongestionSetting).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct SwitchCongestion {
+    /// 0 for no marks, and from 1, which needs the longest queue, to 15, which needs the shortest.
+    pub threshold: u8,
+    /// Packets of fewer blocks of 64 bytes are not marked.
+    pub packet_size: u8,
+    /// How many packets that would be marked are not, between two that are.
+    pub marking_rate: u16,
 }
 
 /// A port.
@@ -126,7 +145,8 @@ impl Subnet {
     /// What has been written until now.
     #[must_use]
     pub fn tables(&self) -> Tables {
-        let mut tables = Tables::default();
+        let groups = self.groups().into_iter().map(|(group, lid)| (group, group_text(lid))).collect();
+        let mut tables = Tables { groups, ..Tables::default() };
         for node in &self.nodes {
             if node.switch.is_some() {
                 tables.switches.insert(node.name.clone(), switch_table(node));
@@ -145,15 +165,23 @@ impl Subnet {
     }
 }
 
+fn group_text(lid: u16) -> String {
+    format!("{lid:#06x}")
+}
+
 fn switch_table(node: &Node) -> SwitchTable {
-    let mut table = SwitchTable {
-        lid: node.ports.first().map_or(0, Port::lid),
-        lft: Vec::new(),
-        mft: BTreeMap::new(),
-        sl2vl: String::new(),
-        sl2vl_of: BTreeMap::new(),
-        port: BTreeMap::new(),
-    };
+    let mut table =
+        SwitchTable {
+            lid: node.ports.first().map_or(0, Port::lid),
+            lft: Vec::new(),
+            mft: BTreeMap::new(),
+            sl2vl: String::new(),
+            sl2vl_of: BTreeMap::new(),
+            congestion: node.control.marking().map(|(threshold, packet_size, marking_rate)| {
+                SwitchCongestion { threshold, packet_size, marking_rate }
+            }),
+            port: BTreeMap::new(),
+        };
     if let Some(switch) = &node.switch {
         let top = switch_info::LINEAR_TOP.get(&switch.info) as usize;
         table.lft = switch.linear.iter().take(top + 1).copied().collect();
@@ -163,7 +191,7 @@ fn switch_table(node: &Node) -> SwitchTable {
             let is_member = |port: &u8| masks[usize::from(port / 16)] >> (port % 16) & 1 == 1;
             let ports: Vec<u8> = (0..=node.port_count()).filter(is_member).collect();
             if !ports.is_empty() {
-                table.mft.insert(format!("{group:#06x}"), ports);
+                table.mft.insert(group_text(group), ports);
             }
         }
     }

@@ -21,7 +21,7 @@ use std::time::{Duration, Instant};
 /// How long nothing happens before it is looked whether to end.
 const TICK: u16 = 100;
 
-/// How often traps are sent again that no subnet manager has acknowledged.
+/// How often traps and requests are sent again that nobody has answered.
 const REPEAT: Duration = Duration::from_secs(1);
 
 /// A second program wants to be the subnet manager of a node. Programs go on without it, so it is to be seen here.
@@ -84,7 +84,7 @@ struct Server<'a> {
     was_active: bool,
     line: Vec<u8>,
     has_input: bool,
-    /// When traps were sent again, and when virtual time moved on.
+    /// When what nobody has answered was sent again, and when virtual time moved on.
     repeated: Instant,
     moved: Instant,
 }
@@ -167,7 +167,7 @@ impl Server<'_> {
         let is_busy = self.sockets.serve(&ready, &mut self.served);
         if self.repeated.elapsed() >= REPEAT {
             self.repeated = Instant::now();
-            self.served.repeat_traps();
+            self.served.repeat();
         }
         if let Some(pace) = self.args.pace {
             let passed = self.moved.elapsed();
@@ -279,8 +279,15 @@ impl Server<'_> {
         let dropped: u64 = tally.drops.values().sum();
         let finished = run.flows().iter().filter(|flow| flow.finished.is_some()).count();
         let stuck = if stuck > 0 { format!(", {stuck} ports deadlocked") } else { String::new() };
+        let groups = run.groups();
+        let groups = if groups.is_empty() {
+            String::new()
+        } else {
+            let finished = groups.iter().filter(|group| group.finished.is_some()).count();
+            format!(", {finished} of {} collective operations finished", groups.len())
+        };
         format!(
-            "at {now:?}: {} packets delivered, {dropped} dropped, {} under way, {finished} flows finished{stuck}\n",
+            "at {now:?}: {} packets delivered, {dropped} dropped, {} under way, {finished} flows finished{groups}{stuck}\n",
             tally.delivered, tally.inside
         )
     }
@@ -293,6 +300,9 @@ impl Server<'_> {
             format!("  {} lid {} guid {:#018x}\n", topology.name(node), subnet.lid(node), subnet.guid(node))
         };
         (0..topology.nodes.len()).for_each(|node| text.push_str(&lids(node)));
+        for (group, lid) in subnet.groups() {
+            text.push_str(&format!("  multicast group {group} lid {lid:#06x}\n"));
+        }
         let active = (0..topology.cables.len()).filter(|cable| subnet.carries(*cable)).count();
         let programs = self.served.clients().connected().count();
         text.push_str(&format!("{active} of {} cables active, {programs} programs\n", topology.cables.len()));

@@ -2,7 +2,7 @@
 //!
 //! A port without a key (0) hears everybody. With one it hears those who name it, and others only as far as its protection says:
 //! level 0 lets them read all, level 1 all but the key itself, and from level 2 on nothing. What is not heard is not answered, and
-//! counts in M_KeyViolations. A lease of a key never ends here, as virtual time is held; no trap (256) tells of a violation.
+//! counts in M_KeyViolations, and a trap (256) tells the subnet manager. A lease of a key never ends here, as virtual time is held.
 
 use crate::subnet::Subnet;
 use crate::subnet::mad::{Mad, method};
@@ -19,8 +19,8 @@ impl Subnet {
         self.port_mut(Place { node: at.node, port })
     }
 
-    /// Whether the agent of a node hears a request. If not, it counts.
-    pub(in crate::subnet) fn hears(&mut self, at: Place, request: &Mad) -> bool {
+    /// Whether the agent of a node hears a request, which came from this LID. If not, it counts, and tells the subnet manager.
+    pub(in crate::subnet) fn hears(&mut self, at: Place, from: u16, request: &Mad) -> bool {
         let Some(port) = self.guard(at) else { return false };
         let may_read = info::M_KEY_PROTECTION.get(&port.info) < CLOSED;
         if knows(port, request) || request.method() == method::GET && may_read {
@@ -28,6 +28,7 @@ impl Subnet {
         }
         let violations = info::M_KEY_VIOLATIONS.get(&port.info);
         info::M_KEY_VIOLATIONS.saturate(&mut port.info, violations + 1);
+        self.tell_of_key(at.node, from, request);
         false
     }
 

@@ -97,6 +97,9 @@ impl Subnet {
     /// Writes what may be written. It has been checked.
     fn write(&mut self, at: Place, request: &[u8]) {
         let is_addressed = self.nodes.get(at.node).is_some_and(|node| node.own_port() == at.port);
+        if info::REREGISTER.get(request) == 1 {
+            self.forget_groups(at.node);
+        }
         let Some(port) = self.port_mut(at) else { return };
         PLAIN.iter().for_each(|field| field.copy(request, &mut port.info));
         if is_addressed {

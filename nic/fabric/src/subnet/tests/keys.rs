@@ -90,3 +90,61 @@ fn violations_stop_at_their_highest() {
     }
     assert_eq!(violations(&mut program), 0xFFFF);
 }
+
+/// A leaf with a key and LID 2, and a subnet manager at the program's host, with LID 1.
+fn watched() -> super::Program {
+    let mut program = protected(2);
+    assert_eq!(program.change(&[], PORT_INFO, 1, &[(17, 1), (19, 1)]), 0);
+    let mut info = ask(&mut program, KEY, 1, (PORT_INFO, 0), &[]).expect("it is heard");
+    (info[17], info[19], info[32], info[33]) = (2, 1, info[32] & 0xF0, info[33] & 0x0F);
+    assert!(ask(&mut program, KEY, 2, (PORT_INFO, 0), &info).is_some());
+    let mut table = [0xFF; 64];
+    (table[1], table[2]) = (1, 0);
+    assert!(ask(&mut program, KEY, 2, (0x19, 0), &table).is_some());
+    let mut switch = ask(&mut program, KEY, 1, (0x12, 0), &[]).expect("it is heard");
+    switch[7] = 2;
+    assert!(ask(&mut program, KEY, 2, (0x12, 0), &switch).is_some());
+    let answer = super::connect(&mut program.clients, 9, "host0", true);
+    assert!(matches!(answer, super::Control::Connected { slot: 1, .. }));
+    program
+}
+
+/// Traps that the manager gets now, without that of its own port (144).
+fn traps(program: &mut super::Program) -> Vec<[u8; 256]> {
+    let sent = std::iter::from_fn(|| program.clients.poll_transmit());
+    let to_manager = sent.filter(|(slot, _)| *slot == 1).map(|(_, datagram)| super::read(&datagram).mad);
+    to_manager.filter(|mad| mad[68..70] != [0, 144]).collect()
+}
+
+#[test]
+fn the_manager_is_told_of_a_wrong_key_once_in_a_while() {
+    let mut program = watched();
+    assert_eq!(ask(&mut program, KEY ^ 1, 2, (0x19, 3), &[3; 64]), None);
+    let first = traps(&mut program);
+    let [mad] = first.as_slice() else { panic!("{} traps", first.len()) };
+    assert_eq!(
+        (&mad[..4], mad[64], &mad[67..72]),
+        (&[1, 1, 1, 5][..], 0x82, &[2, 1, 0, 0, 2][..]),
+        "security, 256"
+    );
+    assert_eq!((&mad[76..80], mad[80]), (&[0xFF; 4][..], 2), "by a path; Set");
+    assert_eq!((&mad[82..84], &mad[84..88]), (&[0, 0x19][..], &[0, 0, 0, 3][..]), "attribute and modifier");
+    assert_eq!(
+        (&mad[88..96], mad[97], mad[98]),
+        (&(KEY ^ 1).to_be_bytes()[..], 0x81, 1),
+        "key, and the way back"
+    );
+    for _ in 0..5 {
+        assert_eq!(ask(&mut program, 1, 1, (NODE_INFO, 0), &[]), None);
+    }
+    assert!(traps(&mut program).is_empty(), "one at a time");
+    program.clients.repeat();
+    assert_eq!(traps(&mut program), first, "again, until it is repressed");
+    let mut repress = first[0];
+    repress[3] = 7;
+    program.clients.handle_request(1, &super::request(2, &repress));
+    program.clients.repeat();
+    assert!(traps(&mut program).is_empty());
+    assert_eq!(ask(&mut program, 1, 1, (NODE_INFO, 0), &[]), None);
+    assert_eq!(traps(&mut program).len(), 1, "another violation");
+}

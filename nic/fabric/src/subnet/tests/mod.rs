@@ -2,7 +2,9 @@
 //! none through the fields of the room.
 
 mod attributes;
+mod congestion;
 mod counters;
+mod groups;
 mod keys;
 mod links;
 mod protocol;

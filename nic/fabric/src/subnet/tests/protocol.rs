@@ -158,6 +158,95 @@ fn managers_at_two_nodes_hear_of_each_other() {
     assert_eq!(program.clients.poll_transmit().map(|(slot, _)| slot), Some(program.slot), "and answered");
 }
 
+/// A program at the first host, and a manager at the last one, with the path from one to the other.
+fn two() -> (super::Program, usize, [u8; 256]) {
+    let mut program = program_at(clients(), "host0");
+    let Control::Connected { slot: other, .. } = connect(&mut program.clients, 300, "host3", true) else {
+        panic!("a slot")
+    };
+    (program, other, mad(0x81, 1, 0x20, 0, &[1, 3, 2, 2], &[]))
+}
+
+/// OpenSM does not answer SMInfo before it has discovered its own port, and whoever asks waits until it is told.
+#[test]
+fn a_request_that_a_program_does_not_answer_is_repeated_and_given_up() {
+    let (mut program, other, asks) = two();
+    program.clients.handle_request(program.slot, &request(0xFFFF, &asks));
+    let first = program.clients.poll_transmit().expect("it is passed on");
+    assert_eq!(first.0, other);
+    for _ in 0..3 {
+        assert!(program.clients.poll_transmit().is_none());
+        program.clients.repeat();
+        assert_eq!(program.clients.poll_transmit(), Some(first), "the same again");
+    }
+    program.clients.repeat();
+    let (slot, datagram) = program.clients.poll_transmit().expect("it is given up");
+    assert_eq!(
+        (slot, read(&datagram).lost, &read(&datagram).mad[12..16]),
+        (program.slot, 110, &asks[12..16])
+    );
+    program.clients.repeat();
+    assert!(program.clients.poll_transmit().is_none());
+}
+
+#[test]
+fn a_request_that_is_answered_is_not_repeated() {
+    let (mut program, other, asks) = two();
+    program.clients.handle_request(program.slot, &request(0xFFFF, &asks));
+    let mut passed = read(&program.clients.poll_transmit().expect("it is passed on").1).mad;
+    (passed[3], passed[4]) = (0x81, 0x80);
+    program.clients.handle_request(other, &request(0xFFFF, &passed));
+    assert_eq!(program.clients.poll_transmit().map(|(slot, _)| slot), Some(program.slot));
+    // What is only sent waits for nothing.
+    let sent = mad(0x81, 3, 0x20, 0, &[1, 3, 2, 2], &[]);
+    program.clients.handle_request(program.slot, &request(0xFFFF, &sent));
+    assert_eq!(program.clients.poll_transmit().map(|(slot, _)| slot), Some(other));
+    program.clients.repeat();
+    assert!(program.clients.poll_transmit().is_none());
+}
+
+#[test]
+fn who_waits_for_a_program_hears_that_it_is_gone() {
+    let (mut program, other, asks) = two();
+    program.clients.handle_request(program.slot, &request(0xFFFF, &asks));
+    assert_eq!(program.clients.poll_transmit().map(|(slot, _)| slot), Some(other));
+    program.clients.disconnect(other);
+    let (slot, datagram) = program.clients.poll_transmit().expect("at once");
+    assert_eq!((slot, read(&datagram).lost), (program.slot, 110));
+    program.clients.repeat();
+    assert!(program.clients.poll_transmit().is_none());
+}
+
+/// A subnet manager sends a trap to the master when it has the higher priority (OpenSM's osm_send_trap144), and is not master
+/// before the trap has been repressed: OpenSM waits for all of its answers.
+#[test]
+fn the_trap_of_a_program_is_repressed_there() {
+    let (mut program, other, _) = two();
+    assert_eq!(program.change(&[], 0x15, 1, &[(17, 1)]), 0);
+    assert_eq!(program.change(&[1, 3, 2, 2], 0x15, 1, &[(17, 4)]), 0);
+    for (path, ports) in [(&[1][..], [1, 3]), (&[1, 3], [1, 2]), (&[1, 3, 2], [3, 2])] {
+        let mut table = [0xFF; 64];
+        (table[1], table[4]) = (ports[0], ports[1]);
+        assert_eq!(program.set(path, 0x19, 0, &table).status(), 0);
+        assert_eq!(program.change(path, 0x12, 0, &[(7, 4)]), 0);
+    }
+    let notice = mad(1, 5, 2, 0, &[], &[0x84]);
+    program.clients.handle_request(program.slot, &request(4, &notice));
+    let (slot, datagram) = program.clients.poll_transmit().expect("it is passed on");
+    let mut repress = read(&datagram).mad;
+    assert_eq!((slot, repress[3]), (other, 5));
+    // The library of ibsim writes the number of the agent that represses into the transaction.
+    (repress[3], repress[11]) = (7, 9);
+    program.clients.handle_request(other, &request(1, &repress));
+    let (slot, datagram) = program.clients.poll_transmit().expect("it comes back");
+    assert_eq!(
+        (slot, &read(&datagram).mad[3..4], &read(&datagram).mad[12..16]),
+        (program.slot, &[7][..], &notice[12..16])
+    );
+    program.clients.repeat();
+    assert!(program.clients.poll_transmit().is_none(), "it is not sent again");
+}
+
 #[test]
 fn what_is_refused_is_counted_by_its_kind() {
     let mut program = program();

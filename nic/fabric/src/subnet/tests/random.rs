@@ -42,7 +42,7 @@ proptest! {
         for (slot, datagram, cable, is_whole) in datagrams {
             clients.handle_request(slot, &datagram);
             clients.set_cable(cable, is_whole);
-            clients.repeat_traps();
+            clients.repeat();
             let sent = std::iter::from_fn(|| clients.poll_transmit()).take(100).count();
             prop_assert!(sent < 20, "{} datagrams for one", sent);
         }
