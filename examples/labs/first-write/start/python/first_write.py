@@ -11,7 +11,7 @@ from pyverbs.qp import QP, QPAttr, QPCap, QPInitAttr
 from pyverbs.wr import SGE, SendWR
 import pyverbs.enums as e
 
-TEXT = b"hello from $(student), number $(number)"
+TEXT = "hello from $(student), number $(number)".encode()
 OFFSET = $(offset)
 REGION = $(region)
 

@@ -99,7 +99,7 @@ fn small() -> Result<Small> {
     let right = b.alloc_pd()?.create_qp(&QpInit::rc(&right_cq, &right_cq))?;
     left.connect(&right.address(), &ConnectOptions::default())?;
     right.connect(&left.address(), &ConnectOptions::default())?;
-    let source = pd.register_bytes(b"x", crate::Access::LOCAL_WRITE)?;
+    let source = pd.register_bytes(b"x", Access::LOCAL_WRITE)?;
     Ok(Small { net, left, right, cq, right_cq, source })
 }
 

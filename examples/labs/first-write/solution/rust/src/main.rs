@@ -4,7 +4,7 @@
 
 use rnic::{Error, RcEnd};
 
-const TEXT: &[u8] = b"hello from $(student), number $(number)";
+const TEXT: &[u8] = "hello from $(student), number $(number)".as_bytes();
 const OFFSET: u64 = $(offset);
 const REGION: usize = $(region);
 
