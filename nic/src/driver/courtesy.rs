@@ -13,15 +13,11 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
-/// Empty turns of a program before the first offer of the processor: about as long as a ping-pong waits for its answer. Measured
-/// on two processors: with 4, the half round trip of a ping-pong is 8 % longer than without offers, with 12, 1 to 4 %,
+/// Empty turns before the first offer of the processor: about as long as a ping-pong waits for its answer. Measured on
+/// two processors: with 4, the half round trip of a ping-pong is 8 % longer than without offers, with 12, 1 to 4 %,
 /// with 24, not at all; two paced senders and a receiver reach 89 % of the link rate with 4, 63 to 82 % with 12, 55 %
 /// with 24, 39 % without offers.
-pub(super) const PROGRAM: u32 = 12;
-
-/// The same of the background thread, which spins while its program sleeps: the program may have just been woken on this very
-/// processor.
-pub(super) const BACKGROUND: u32 = 0;
+const SHORTEST: u32 = 12;
 
 /// Duration of a nap. Linux timers have 50 us of slack, which come on top. Paced senders compensate for it.
 const NAP: Duration = Duration::from_micros(20);
@@ -42,8 +38,6 @@ const TAKEN: Duration = Duration::from_millis(1);
 /// likely.
 #[derive(Debug)]
 pub(super) struct Courtesy {
-    /// Empty turns before the first offer.
-    shortest: u32,
     /// Consecutive empty turns.
     idle: AtomicU32,
     began: Instant,
@@ -54,19 +48,13 @@ pub(super) struct Courtesy {
 }
 
 impl Courtesy {
-    pub(super) fn new(shortest: u32) -> Self {
+    pub(super) fn new() -> Self {
         Self {
-            shortest,
             idle: AtomicU32::new(0),
             began: Instant::now(),
             naps_until: AtomicU64::new(0),
             next_spell: AtomicU64::new(nanos(FIRST_SPELL)),
         }
-    }
-
-    /// The program does something else than to poll: earlier empty turns do not count.
-    pub(super) fn forget(&self) {
-        self.idle.store(0, Ordering::Relaxed);
     }
 
     /// Called after each turn with whether anything happened in it. Offers the processor if nothing has happened for a
@@ -90,7 +78,7 @@ impl Courtesy {
     fn is_due(&self, happened: bool) -> bool {
         let idle = if happened { 0 } else { self.idle.load(Ordering::Relaxed).saturating_add(1) };
         self.idle.store(idle, Ordering::Relaxed);
-        idle > self.shortest
+        idle > SHORTEST
     }
 
     /// Returns whether to nap instead of yielding. `now`, here and below: since `began`.
@@ -141,15 +129,15 @@ mod tests {
 
     #[test]
     fn offers_begin_after_some_empty_turns_and_go_on_until_something_happens() {
-        let courtesy = Courtesy::new(PROGRAM);
-        assert_eq!(turns(&courtesy), PROGRAM + 1);
+        let courtesy = Courtesy::new();
+        assert_eq!(turns(&courtesy), SHORTEST + 1);
         assert!(courtesy.is_due(false), "nothing happened since");
-        assert_eq!(turns(&courtesy), PROGRAM + 1);
+        assert_eq!(turns(&courtesy), SHORTEST + 1);
     }
 
     #[test]
     fn a_yield_that_costs_a_slice_is_followed_by_naps() {
-        let courtesy = Courtesy::new(PROGRAM);
+        let courtesy = Courtesy::new();
         let now = Duration::from_secs(1);
         assert_eq!(naps(&courtesy, now), Duration::ZERO);
         courtesy.learn(now, TAKEN / 2);
@@ -167,7 +155,7 @@ mod tests {
 
     #[test]
     fn a_lost_slice_is_forgotten_even_if_nobody_waited_since() {
-        let courtesy = Courtesy::new(PROGRAM);
+        let courtesy = Courtesy::new();
         let now = Duration::from_secs(1);
         courtesy.learn(now, TAKEN);
         assert!(courtesy.naps(now + FIRST_SPELL / 2));
@@ -176,7 +164,7 @@ mod tests {
 
     #[test]
     fn naps_that_take_a_slice_are_given_up() {
-        let courtesy = Courtesy::new(PROGRAM);
+        let courtesy = Courtesy::new();
         let now = Duration::from_secs(1);
         courtesy.learn(now, TAKEN);
         let slept = (1..100).find(|_| {

@@ -84,10 +84,6 @@ pub(crate) struct SocketPort {
     /// Whether a panic left the engine half changed. Changed under the lock.
     wrecked: AtomicBool,
     courtesy: Courtesy,
-    /// That of the background thread.
-    thread_courtesy: Courtesy,
-    /// Whether the program was told of something since the background thread last looked.
-    told: AtomicBool,
     background: Arc<Background>,
     /// Its address.
     address: IpAddr,
@@ -130,9 +126,7 @@ impl SocketPort {
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
             wrecked: AtomicBool::new(false),
-            courtesy: Courtesy::new(courtesy::PROGRAM),
-            thread_courtesy: Courtesy::new(courtesy::BACKGROUND),
-            told: AtomicBool::new(false),
+            courtesy: Courtesy::new(),
             background: Arc::new(Background::new()),
             host: HostView::new(watch, active_mtu, mtu),
             slot,
@@ -186,11 +180,7 @@ impl SocketPort {
         }
         self.release(driven);
         self.count_polls(done.saturating_mul(TRAIN_POLLS));
-        match caller {
-            // It is about to sleep, so it does not wait for anything here.
-            Caller::LastTurn => self.courtesy.forget(),
-            _ => self.courtesy.after_turn(done > 0),
-        }
+        self.courtesy.after_turn(done > 0);
         done > 0
     }
 
@@ -205,9 +195,7 @@ impl SocketPort {
         let done = driven.turn(clock::now(), Caller::Background);
         let answered_by = driven.answered_by();
         self.release(driven);
-        // A program that was told something needs a processor now.
-        let has_told = self.told.swap(false, Ordering::Relaxed);
-        self.thread_courtesy.after_turn(done > 0 && !has_told);
+        self.courtesy.after_turn(done > 0);
         (done > 0, answered_by)
     }
 
@@ -263,9 +251,7 @@ impl SocketPort {
         if driven.udp.has_failed() {
             self.fail(driven);
         }
-        if self.host.events.tell(&mut driven.datapath, clock::now, &mut woken) {
-            self.told.store(true, Ordering::Relaxed);
-        }
+        self.host.events.tell(&mut driven.datapath, clock::now, &mut woken);
         if driven.datapath.has_work() {
             self.background.wake_now();
         } else {

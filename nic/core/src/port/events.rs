@@ -33,30 +33,20 @@ impl EventDesk {
     }
 
     /// Called before the lock is released: tells what became of events and connections, and whose completion queues have
-    /// news. `woken`: tasks to wake once no lock is held. Returns whether there was anything to tell.
-    pub fn tell(
-        &self,
-        datapath: &mut Datapath,
-        now: impl FnOnce() -> Instant,
-        woken: &mut Vec<Waker>,
-    ) -> bool {
-        let mut has_told = false;
+    /// news. `woken`: tasks to wake once no lock is held.
+    pub fn tell(&self, datapath: &mut Datapath, now: impl FnOnce() -> Instant, woken: &mut Vec<Waker>) {
         if datapath.engine.has_connection_news() {
             datapath.engine.tell_connections(now(), woken);
-            has_told = true;
         }
         if let Some(news) = datapath.engine.take_event_news() {
             self.show(news);
-            has_told = true;
             if news == EventNews::Added {
                 self.waiters.take(woken);
             }
         }
         if datapath.engine.has_notifications() {
             datapath.engine.take_notifications().for_each(|cq| cq.deliver(woken));
-            has_told = true;
         }
-        has_told
     }
 
     fn show(&self, news: EventNews) {
