@@ -210,6 +210,13 @@ fn cut_and_wait(fabric: &mut Fabric, graph: &Graph) {
     }
 }
 
+/// Writes a file of options of OpenSM; gives its path.
+fn options_of_opensm(fabric: &Fabric, options: &str) -> String {
+    let path = fabric.folder().join("opensm.conf");
+    std::fs::write(&path, options).unwrap();
+    path.to_str().unwrap().to_owned()
+}
+
 /// How OpenSM looks after the master while it stands by: often, so that a test need not wait for minutes.
 const STANDBY: &str = "sminfo_polling_timeout 500\npolling_retry_number 2\ntransaction_timeout 200\n";
 
@@ -217,9 +224,7 @@ const STANDBY: &str = "sminfo_polling_timeout 500\npolling_retry_number 2\ntrans
 fn of_two_subnet_managers_one_is_master_and_the_other_takes_over() {
     let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo"]) else { return };
     let mut fabric = Fabric::serve("two-managers", LEAF_SPINE, library);
-    let options = fabric.folder().join("opensm.conf");
-    std::fs::write(&options, STANDBY).unwrap();
-    let options = options.to_str().unwrap().to_owned();
+    let options = options_of_opensm(&fabric, STANDBY);
     let high = fabric.manage("host3", &["-F", &options, "-s", "1", "-p", "9"]);
     fabric.until("All links are active");
     fabric.until_printed("host1", "sminfo", &[], "priority 9 state 3 SMINFO_MASTER");
@@ -246,9 +251,7 @@ const NO_POLLING: &str = "sminfo_polling_timeout 600000\n";
 fn a_master_hands_over_to_one_of_a_higher_priority_that_comes_later() {
     let Some(library) = installed(&["opensm", "ibnetdiscover", "sminfo"]) else { return };
     let mut fabric = Fabric::serve("handover", LEAF_SPINE, library);
-    let options = fabric.folder().join("opensm.conf");
-    std::fs::write(&options, NO_POLLING).unwrap();
-    let options = options.to_str().unwrap().to_owned();
+    let options = options_of_opensm(&fabric, NO_POLLING);
     // Neither sweeps by itself: what happens follows from traps.
     let _low = fabric.manage("host0", &["-F", &options, "-s", "0", "-p", "3"]);
     fabric.until("All links are active");
@@ -319,8 +322,7 @@ fn a_group_goes_along_the_multicast_tables_of_opensm() {
     assert!(told.contains(" 0 dropped") && told.contains("1 of 1 collective operations finished"), "{told}");
     fabric.tell("status", "multicast group 239.192.0.1 lid 0xc0");
     // The saved tables say the same.
-    let replay = format!("{ALL_REDUCE}\n[subnet]\ntables = \"tables.toml\"\n");
-    let replay = replay.clone()
+    let replay = format!("{ALL_REDUCE}\n[subnet]\ntables = \"tables.toml\"\n")
         + "\n[[expect]]\nmetric = \"drops.total\"\nis = 0\nsource = \"the tables\"\n"
         + "\n[[expect]]\nmetric = \"all-reduce.fell_back\"\nis = 0\nsource = \"the tables\"\n"
         + "\n[[expect]]\nmetric = \"all-reduce.verified\"\nis = 1\nsource = \"the tables\"\n";
@@ -346,9 +348,8 @@ fn opensm_programs_congestion_control() {
     let Some(library) = installed(&["opensm", "ibnetdiscover", "ibccquery"]) else { return };
     let scenario = LEAF_SPINE.replace("[switch]", "[nic]\ncc = \"ibcc\"\n\n[switch]");
     let fabric = Fabric::serve("congestion", &scenario, library);
-    let options = fabric.folder().join("opensm.conf");
-    std::fs::write(&options, CONGESTION).unwrap();
-    let log = fabric.configure(&["-F", options.to_str().unwrap()]);
+    let options = options_of_opensm(&fabric, CONGESTION);
+    let log = fabric.configure(&["-F", &options]);
     assert!(log.contains("SUBNET UP") && !log.contains("ERR C1"), "{log}");
     fabric.until("All links are active");
     let graph = discover(&fabric, "host1");
@@ -440,9 +441,8 @@ fn tables_with_a_credit_loop_deadlock_and_others_do_not() {
 fn a_subnet_with_a_key_is_closed_to_those_who_do_not_know_it() {
     let Some(library) = installed(&["opensm", "ibnetdiscover"]) else { return };
     let fabric = Fabric::serve("key", LEAF_SPINE, library);
-    let options = fabric.folder().join("opensm.conf");
-    std::fs::write(&options, "m_key 0x77\nm_key_protection_level 2\n").unwrap();
-    let log = fabric.configure(&["-F", options.to_str().unwrap()]);
+    let options = options_of_opensm(&fabric, "m_key 0x77\nm_key_protection_level 2\n");
+    let log = fabric.configure(&["-F", &options]);
     assert!(log.contains("SUBNET UP"), "{log}");
     fabric.until("All links are active");
     let seen = Graph::read(&fabric.program("host1", "ibnetdiscover", &["-y", "0x77"]));

@@ -20,7 +20,7 @@ mod attribute {
 /// The version of the class.
 const VERSION: u8 = 2;
 
-/// Entries of the Congestion Control Table in one attribute, and blocks of so many: OpenSM writes 128 entries at most.
+/// The Congestion Control Table is written in blocks of 64 entries. OpenSM writes two of them at most.
 const ENTRIES: usize = 64;
 const BLOCKS: usize = 2;
 

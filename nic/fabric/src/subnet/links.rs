@@ -28,9 +28,9 @@ const WAY_BACK: usize = 30;
 /// The capability of a port at which a subnet manager is (PortInfo.CapabilityMask, bit 1).
 const IS_SM: u64 = 1 << 1;
 
-/// How many repetitions a trap waits that tells of a new subnet manager. OpenSM discovers the subnet when it begins; the master, if
-/// it hears of it at once, hands over in the middle of that, and OpenSM forgets a handover that comes before it stands by
-/// (osm_sm_state_mgr.c: it sweeps again, and then stands by all the same). Both would stand by for a minute.
+/// The trap about a new subnet manager is held back for this many intervals between repetitions. OpenSM first discovers the subnet.
+/// A master that heard of it at once would hand over in the middle of that, and OpenSM ignores a handover until it stands by
+/// (osm_sm_state_mgr.c: it sweeps again, and then stands by all the same). Both would then stand by for a minute.
 const PATIENCE: u8 = 2;
 
 /// A trap that nobody has acknowledged.
@@ -136,8 +136,8 @@ impl Subnet {
         self.send_trap(node, CAPABILITY_CHANGE, if is_there { PATIENCE } else { 0 }, notice);
     }
 
-    /// A node tells of a request with a wrong key, which came from this LID: once between two repetitions, so that whoever guesses keys
-    /// makes no traps of it. (The data of the notice: IBTA volume 1, section 14.2.5.1.)
+    /// A node reports a request with a wrong key, which came from this LID. It does so at most once between two repetitions, so that
+    /// somebody who guesses keys cannot cause a flood of traps. (The data of the notice: IBTA volume 1, section 14.2.5.1.)
     pub(super) fn tell_of_key(&mut self, node: NodeId, from: u16, request: &Mad) {
         if !self.told.insert(node) {
             return;
@@ -172,7 +172,7 @@ impl Subnet {
         notice
     }
 
-    /// Has a trap sent to the subnet manager, if the node knows one, after so many repetitions.
+    /// Sends a trap to the subnet manager, if the node knows one: at once, or after `waits` intervals between repetitions.
     fn send_trap(&mut self, node: NodeId, number: u16, waits: u8, notice: [u8; SMP_DATA_LEN]) {
         self.traps.retain(|trap| (trap.node, trap.number) != (node, number));
         if self.lid(node) == 0 || self.traps.len() >= MOST_TRAPS {

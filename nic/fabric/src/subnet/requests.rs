@@ -1,8 +1,8 @@
 //! Requests: their bytes in ibsim's protocol, and those that wait for the answer of a program.
 //!
-//! The kernel of a real host sends a request again until its answer comes, and tells the program if none does. The library that
-//! connects programs does not, and OpenSM waits for an answer for ever. So both are done here for requests to programs. Agents
-//! answer at once.
+//! On a real host, the kernel repeats a request until the answer comes, and tells the program when it gives up. The library that
+//! connects programs to ibsim does neither, and OpenSM would wait forever. So this module does both for requests to programs.
+//! Agents always answer at once, so their requests need nothing of the kind.
 
 use super::mad::{MAD_LEN, Mad};
 use std::collections::BTreeMap;
