@@ -138,9 +138,11 @@ const fn may_hold_back(bytes: u32) -> u32 {
     bytes / 4
 }
 
-/// The messages of a partner: that it waits, that it obeys, and its own loans. The kernel charges 832 bytes for each,
-/// as for the smallest packet.
-const SAID: u16 = 3 * 832;
+/// The messages of a partner that may wait in the buffer together: two asks ahead of what this port is known to have
+/// heard ([`CreditSender::must_not_ask_until`](cc::credits::CreditSender::must_not_ask_until)), a third if they wait for
+/// longer than a lease, and its own loan. With room for three, 64 partners whose leases ended together overran a stock
+/// buffer that was read at 1 Mb/s. The kernel charges 832 bytes for each, as for the smallest packet.
+const SAID: u16 = 4 * 832;
 
 /// The assumed size of a socket buffer if the real one is unknown: that of a stock kernel.
 pub const STOCK_BUFFER: u32 = STOCK_RECEIVE_BUFFER;
