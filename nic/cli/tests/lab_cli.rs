@@ -59,6 +59,11 @@ fn a_student_goes_through_a_lab() {
     for part in ["packets that were sent again", "NAKs (loss)"] {
         assert!(!ran.contains(part), "{part}\n{ran}");
     }
+    let measured = text(&place, &["run", "--all"], 0);
+    assert!(measured.contains("loss.completion_us") && measured.contains("tail.sent_again"), "{measured}");
+    for name in ["loss.psns_sent_again", "loss.sent_again", "loss.naks"] {
+        assert!(!measured.contains(name), "{name} is to be found in the ladder\n{measured}");
+    }
     let ladder: Vec<&str> = ran.lines().filter(|line| line.contains('|')).collect();
     assert!(
         ladder.len() > 20 && ladder.iter().all(|line| line.chars().count() <= 80),
@@ -215,6 +220,35 @@ fn a_program_without_the_library_that_it_needs_is_not_judged() {
             said.contains("libibverbs.so.1") && said.contains("`cargo build --release` makes it"),
             "{said}"
         );
+    }
+}
+
+/// A run whose program failed ended with exit code 0.
+#[test]
+fn a_run_fails_if_the_program_of_the_student_does() {
+    let folder = folder("fails");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples/labs/first-write");
+    let own = folder.join("own");
+    assert!(Command::new("cp").arg("-r").args([&source, &own]).status().unwrap().success());
+    let file = own.join("lab.toml");
+    let whole = fs::read_to_string(&file).unwrap();
+    let rust = "build = [\"cargo\", \"build\", \"--quiet\"]\nrun = [\"target/debug/first-write\"]";
+    assert!(whole.contains(rust), "{whole}");
+    for (end, code, said) in [
+        ("exit 3", 1, "The program is to end with exit code 0: it ended with exit status: 3."),
+        ("exit 0", 0, "The program ended with exit code 0."),
+    ] {
+        let with = format!("run = [\"sh\", \"-c\", \"{end}\"]");
+        fs::write(&file, whole.replace(rust, &with)).unwrap();
+        let _ = fs::remove_dir_all(folder.join("mine"));
+        text(&folder, &["start", "./own", "--into", "mine"], 0);
+        assert!(text(&folder, &["run", "mine"], 0).contains("Write your language into answers.toml"));
+        let answers = folder.join("mine/answers.toml");
+        let empty = fs::read_to_string(&answers).unwrap();
+        fs::write(&answers, empty.replace("language = \"\"", "language = \"rust\"")).unwrap();
+        for words in [&["run", "mine"][..], &["run", "mine", "--all"]] {
+            assert!(text(&folder, words, code).contains(said), "{end}");
+        }
     }
 }
 

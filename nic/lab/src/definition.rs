@@ -324,6 +324,15 @@ impl Definition {
         format!("{}: {}", self.title, config.name)
     }
 
+    /// Whether a question after the runs asks for this measurement, and the lab does not show it: the student is to find
+    /// it in the ladders.
+    #[must_use]
+    pub fn is_to_be_found(&self, name: &str) -> bool {
+        let is_asked = self.after.iter().any(|question| question.is.as_deref() == Some(name));
+        let shows = |show: &Show| show.value == name || show.value.contains(&format!("{{{name}}}"));
+        is_asked && !self.show.iter().any(shows)
+    }
+
     /// What a run shows, as far as it was measured: labels, and values with their units.
     #[must_use]
     pub fn shown(&self, values: &Values) -> Vec<(String, String)> {

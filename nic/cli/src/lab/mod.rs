@@ -55,6 +55,9 @@ enum Command {
     /// Make a folder with the sheet, the experiments and the file of answers.
     Start(show::StartArgs),
     /// Run the experiments in a lab's folder.
+    #[command(
+        after_help = "Exit code: 0 if everything ran, 1 if the student's program failed, 2 if something could not run."
+    )]
     Run(run::Args),
     /// Judge the answers in a lab's folder.
     #[command(

@@ -144,12 +144,12 @@ fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
     Ok(Ran { output, capture, end })
 }
 
-/// Runs the program, and shows what it prints and its packets.
-pub(super) fn show(folder: &Folder) -> Result<(), Box<dyn Error>> {
-    let Some(program) = &folder.definition.program else { return Ok(()) };
+/// Runs the program, and shows what it prints and its packets. Returns false if the program failed.
+pub(super) fn show(folder: &Folder) -> Result<bool, Box<dyn Error>> {
+    let Some(program) = &folder.definition.program else { return Ok(true) };
     let Some((path, language)) = language(folder, program)? else {
         outln!("Write your language into answers.toml: {}.", words(program));
-        return Ok(());
+        return Ok(true);
     };
     let Ran { output, capture, end } = ran(&path, language)?;
     // One after the other: nobody can tell in which order they were written.
@@ -160,20 +160,20 @@ pub(super) fn show(folder: &Folder) -> Result<(), Box<dyn Error>> {
             outln!();
         }
     }
-    match end {
+    match &end {
         Ok(()) => outln!("The program ended with exit code 0."),
         Err(why) => outln!("{}{}.", why[..1].to_uppercase(), &why[1..].trim_end_matches(['.', '?'])),
     }
     let packets = packets(&capture)?;
     if packets.is_empty() {
         outln!("It has sent no packets.");
-        return Ok(());
+        return Ok(end.is_ok());
     }
     outln!("Its packets, in {}:\n", capture.display());
     for ladder in Ladder::of_capture(&packets) {
         outln!("{}", ladder.render(&Style::narrow()));
     }
-    Ok(())
+    Ok(end.is_ok())
 }
 
 fn words(program: &Program) -> String {

@@ -17,7 +17,7 @@ pub(super) struct Args {
     /// Run this experiment only. May be repeated.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Print everything that was measured.
+    /// Print everything that was measured, but for what the questions ask the student to find.
     #[arg(long, short)]
     all: bool,
 }
@@ -46,18 +46,18 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         values.join(&config.name, &ran.values);
     }
-    if folder.definition.program.is_some() {
-        super::program::show(&folder)?;
-    }
+    let is_well = super::program::show(&folder)?;
     match args.all {
         true => {
             // Not the parameters: some of them are what the task asks for.
-            let measured = values.0.iter().filter(|(name, _)| folder.values.get(name).is_none());
+            let is_printed =
+                |name: &str| folder.values.get(name).is_none() && !folder.definition.is_to_be_found(name);
+            let measured = values.0.iter().filter(|(name, _)| is_printed(name));
             measured.for_each(|(name, value)| outln!("{name:<48} {value}"));
         }
         false => print(&folder, &values),
     }
-    Ok(ExitCode::SUCCESS)
+    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
 /// Prints what the lab shows, as far as it was measured.
