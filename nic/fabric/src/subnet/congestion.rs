@@ -192,3 +192,25 @@ impl Subnet {
         Ok(())
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Nobody can write the counter but to clear it, so the test begins near to its end.
+    #[test]
+    fn violations_stop_at_their_highest() {
+        let text = "kind = \"leaf-spine\"\nleaves = 1\nspines = 1\nhosts_per_leaf = 1\n";
+        let config: crate::topology::config::Config = toml::from_str(text).expect("a topology");
+        let topology = config.build(std::path::Path::new(".")).expect("it can be built");
+        let mut subnet = Subnet::new(&topology).expect("it fits");
+        key::KEY.set(&mut subnet.nodes[0].control.key, 7);
+        key::VIOLATIONS.set(&mut subnet.nodes[0].control.key, 0xFFFE);
+        let mut request = Mad::new([0; super::super::mad::MAD_LEN]);
+        request.0[3] = method::SET;
+        for expected in [0xFFFF, 0xFFFF] {
+            assert!(!subnet.hears_congestion(Place { node: 0, port: 1 }, &request));
+            assert_eq!(key::VIOLATIONS.get(&subnet.nodes[0].control.key), expected);
+        }
+    }
+}

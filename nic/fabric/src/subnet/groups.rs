@@ -4,7 +4,7 @@
 //! subnet administration makes of it is in the multicast tables that the subnet manager writes.
 
 use super::Subnet;
-use super::mad::{Field, HOSTS, MAD_LEN, Mad, SA_DATA, class, method};
+use super::mad::{FIRST_GROUP_LID, Field, HOSTS, MAD_LEN, Mad, PERMISSIVE_LID, SA_DATA, class, method};
 use super::node::{info, state};
 use super::walk::Place;
 use crate::topology::NodeId;
@@ -87,7 +87,7 @@ impl Subnet {
             let member = self.members.get_mut(number)?;
             member.is_due = false;
             let (node, group) = (member.node, member.group);
-            let of = self.nodes.get(node)?;
+            let Some(of) = self.nodes.get(node) else { continue };
             let at = Place { node, port: of.own_port() };
             let Some(port) = self.port(at).filter(|port| port.state() == state::ACTIVE) else { continue };
             let mut mad = Mad([0; MAD_LEN]);
@@ -115,11 +115,14 @@ impl Subnet {
     pub(super) fn joined(&mut self, at: Place, answer: &Mad) {
         let number = (answer.transaction() as u32).checked_sub(1);
         let member = number.and_then(|number| self.members.get_mut(number as usize));
+        let lid = record::LID.get(&answer.0[SA_DATA..]) as u16;
+        // A grant without the LID of a group is none: no table could lead there, and the host would not ask again.
         let is_granted = answer.class() == class::SUBNET_ADMINISTRATION
             && answer.attribute() == MEMBER_RECORD
-            && answer.status() == 0;
+            && answer.status() == 0
+            && (FIRST_GROUP_LID..PERMISSIVE_LID).contains(&lid);
         if let Some(member) = member.filter(|member| is_granted && member.node == at.node) {
-            member.lid = Some(record::LID.get(&answer.0[SA_DATA..]) as u16);
+            member.lid = Some(lid);
             self.version += 1;
         }
     }

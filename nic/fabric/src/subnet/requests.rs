@@ -135,3 +135,89 @@ impl Waiting {
         overdue
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::mad::method;
+    use super::*;
+
+    /// A request with this transaction, from the program in a slot.
+    fn request(slot: usize, transaction: u32) -> Request {
+        let mut mad = Mad::new([0; MAD_LEN]);
+        mad.0[..4].copy_from_slice(&[1, 0x81, 1, method::GET]);
+        mad.set_transaction(transaction.into());
+        mad.set_slot(slot);
+        Request { dlid: 0x0102, slid: 0x0304, dqp: 0x0506_0708, sqp: 0x090A_0B0C, status: 110, mad }
+    }
+
+    /// The transactions of requests that are sent again, and of those that are given up, each with the slot that hears of it.
+    fn told(overdue: &[Overdue]) -> [Vec<(usize, u32)>; 2] {
+        let mut told = [Vec::new(), Vec::new()];
+        for one in overdue {
+            let (kind, slot, request) = match one {
+                Overdue::Again(slot, request) => (0, slot, request),
+                Overdue::Lost(slot, request) => (1, slot, request),
+            };
+            told[kind].push((*slot, request.mad.transaction() as u32));
+        }
+        told
+    }
+
+    #[test]
+    fn bytes_are_where_ibsim_has_them() {
+        let request = request(3, 9);
+        let bytes = request.write();
+        assert_eq!((&bytes[..2], &bytes[4..6]), (&[1, 2][..], &[3, 4][..]), "LIDs");
+        assert_eq!(bytes[8..20], [5, 6, 7, 8, 9, 10, 11, 12, 0, 0, 0, 110], "queue pairs, and the status");
+        assert_eq!(bytes[24..32], [0, 0, 0, 0, 0, 0, 1, 0], "the length");
+        let read = Request::read(&bytes).expect("a request");
+        assert_eq!((read.dlid, read.slid, read.dqp, read.sqp), (0x0102, 0x0304, 0x0506_0708, 0x090A_0B0C));
+        let turned = read.turned();
+        assert_eq!(
+            (turned.dlid, turned.slid, turned.dqp, turned.sqp),
+            (0x0304, 0x0102, 0x090A_0B0C, 0x0506_0708)
+        );
+        assert!(turned.mad == request.mad, "the datagram is the same");
+        assert!(Request::read(&bytes[1..]).is_none());
+    }
+
+    #[test]
+    fn only_the_program_that_was_asked_answers() {
+        let mut waiting = Waiting::default();
+        for transaction in [7, 8] {
+            waiting.begin(0, 1, &request(0, transaction));
+        }
+        let mut answer = request(0, 7).mad;
+        answer.answer(0);
+        waiting.end(2, &answer);
+        assert_eq!(told(&waiting.repeat()), [vec![(1, 7), (1, 8)], vec![]], "another one has answered");
+        waiting.end(1, &answer);
+        assert_eq!(told(&waiting.repeat()), [vec![(1, 8)], vec![]], "the other request still waits");
+    }
+
+    #[test]
+    fn a_program_that_leaves_asks_nothing_and_answers_nothing() {
+        let mut waiting = Waiting::default();
+        for (from, to, transaction) in [(0, 1, 10), (1, 2, 11), (0, 2, 12), (1, 1, 13)] {
+            waiting.begin(from, to, &request(from, transaction));
+        }
+        assert_eq!(told(&waiting.leave(1)), [vec![], vec![(0, 10)]]);
+        assert_eq!(told(&waiting.repeat()), [vec![(2, 12)], vec![]]);
+    }
+
+    /// At the bound, and one past it. A request that waits already may still be sent again by its program, and then begins anew.
+    #[test]
+    fn no_more_requests_wait_than_the_bound() {
+        let mut waiting = Waiting::default();
+        for transaction in 0..=MOST_WAITING as u32 {
+            waiting.begin(0, 1, &request(0, transaction));
+        }
+        assert_eq!(waiting.repeat().len(), MOST_WAITING);
+        waiting.begin(0, 1, &request(0, 5));
+        for _ in 2..ATTEMPTS {
+            assert_eq!(waiting.repeat().len(), MOST_WAITING);
+        }
+        let [again, lost] = told(&waiting.repeat());
+        assert_eq!((again, lost.len()), (vec![(1, 5)], MOST_WAITING - 1));
+    }
+}

@@ -78,6 +78,11 @@ fn a_table_has_two_blocks_and_one_limit() {
         7 << 2,
         "one more than there are"
     );
+    assert_eq!(
+        whole(&ask(&mut program, 1, 0, 1, (0x17, 1), &[]))[..132],
+        block(127, 200),
+        "what is refused leaves the limit"
+    );
     assert_eq!(ask(&mut program, 1, 0, 1, (0x17, 2), &[]).status(), 7 << 2, "no such block");
     assert_eq!(ask(&mut program, 2, 0, 1, (0x17, 0), &[]).status(), 3 << 2);
 }
@@ -132,4 +137,15 @@ fn what_switches_mark_by_is_in_their_tables() {
         Some((of.threshold, of.packet_size, of.marking_rate))
     };
     assert_eq!([0, 0x10, 4, 0x14].map(&mut marks), [None, None, Some((15, 8, 0)), Some((15, 8, 3))]);
+}
+
+/// The fabric forwards by tables of which it has heard: what marks by them is news, and what is only read is none.
+#[test]
+fn what_is_written_takes_effect_and_what_is_read_does_not() {
+    let mut program = managed();
+    let version = program.clients.subnet().version();
+    whole(&ask(&mut program, 2, 0, 1, (0x14, 0), &[]));
+    assert_eq!(program.clients.subnet().version(), version);
+    whole(&ask(&mut program, 2, 0, 2, (0x14, 0), &[1; 76]));
+    assert!(program.clients.subnet().version() > version);
 }

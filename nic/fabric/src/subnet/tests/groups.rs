@@ -5,10 +5,15 @@ use std::net::Ipv4Addr;
 
 const GROUP: Ipv4Addr = Ipv4Addr::new(239, 192, 0, 7);
 
-/// The second host is to join a group; the manager is at the first, with LID 1, and the second has LID 2.
+/// The second host is to join a group.
 fn managed() -> Program {
     let mut subnet = Subnet::new(&topology()).expect("it fits");
     subnet.join(1, GROUP);
+    manage(subnet)
+}
+
+/// The manager is at the first host, with LID 1, and the second has LID 2.
+fn manage(subnet: Subnet) -> Program {
     let mut clients = Clients::new(subnet);
     let Control::Connected { slot, .. } = connect(&mut clients, 7, "host0", true) else { panic!("a slot") };
     let mut program = Program { clients, slot };
@@ -58,6 +63,7 @@ fn a_host_joins_until_it_is_told_the_lid_of_its_group() {
         (&mad[72..80], &mad[80..88]),
         (&[0xFE, 0x80, 0, 0, 0, 0, 0, 0][..], &[2, 0, 0, 0, 0, 0, 2, 1][..])
     );
+    assert_eq!(mad[88..92], [0x52, 0x44, 0x55, 0x43], "the Q_Key of rnic_collectives");
     assert_eq!((&mad[96..98], mad[104] & 15), (&[0xFF, 0xFF][..], 1), "P_Key, full member");
     answer(&mut program, mad, 2, 0);
     assert!(program.clients.subnet().groups().is_empty(), "refused");
@@ -82,4 +88,49 @@ fn a_host_that_is_to_register_again_joins_again() {
     assert_eq!(program.change(&[1, 2], 0x15, 1, &[(51, rest | 0x80)]), 0);
     assert_eq!(program.get(&[1, 2], 0x15, 1)[51] & 0x80, 0, "it reads as 0");
     assert_eq!(asked(&mut program).len(), 1);
+}
+
+/// Both hosts are to join the group, and one after them that no node is.
+#[test]
+fn each_host_has_its_own_answer_and_forgets_by_itself() {
+    let mut subnet = Subnet::new(&topology()).expect("it fits");
+    [99, 0, 1].iter().for_each(|node| subnet.join(*node, GROUP));
+    let mut program = manage(subnet);
+    activate(&mut program);
+    let both = asked(&mut program);
+    let [first, second] = both.as_slice() else {
+        panic!("{} datagrams: no node holds up nobody", both.len())
+    };
+    // The manager answers the first host at the second one.
+    answer(&mut program, first, 0, 0xC004);
+    assert_eq!(asked(&mut program).len(), 2, "it is none of the second host's requests");
+    let version = program.clients.subnet().version();
+    answer(&mut program, second, 0, 0xC004);
+    assert!(program.clients.subnet().version() > version, "switches forward by it");
+    assert_eq!(asked(&mut program), [*first], "one host is left");
+    let mut granted = *first;
+    (granted[3], granted[92], granted[93]) = (0x81, 0xC0, 4);
+    program.clients.handle_request(program.slot, &request(1, &granted));
+    assert!(asked(&mut program).is_empty());
+    let info = program.get(&[1, 2], 0x15, 1)[51] | 0x80;
+    assert_eq!(program.change(&[1, 2], 0x15, 1, &[(51, info)]), 0);
+    assert_eq!(asked(&mut program), [*second], "only the one that is told registers again");
+}
+
+/// OpenSM gives LIDs from 0xC000 on; 0xFFFF is the permissive LID (IBTA volume 1, section 4.1.3).
+#[test]
+fn a_grant_without_the_lid_of_a_group_is_none() {
+    let mut program = managed();
+    activate(&mut program);
+    let mad = asked(&mut program)[0];
+    for lid in [0, 2, 0xBFFF, 0xFFFF] {
+        answer(&mut program, &mad, 0, lid);
+        assert!(program.clients.subnet().groups().is_empty(), "{lid:#x}");
+    }
+    let mut other = mad;
+    other[17] = 0x35;
+    answer(&mut program, &other, 0, 0xC000);
+    assert!(program.clients.subnet().groups().is_empty(), "the answer to another question");
+    answer(&mut program, &mad, 0, 0xC000);
+    assert_eq!(program.clients.subnet().groups().get(&GROUP), Some(&0xC000));
 }

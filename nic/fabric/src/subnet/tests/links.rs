@@ -142,3 +142,25 @@ fn a_trap_that_nobody_hears_ends() {
     }
     assert_eq!(sent, 10);
 }
+
+/// A trap for LID 0 used to cross a cable, and counted as a packet without a route at the switch.
+#[test]
+fn a_trap_of_a_port_that_knows_no_manager_is_not_sent() {
+    let mut program = program();
+    assert_eq!(program.change(&[], PORT_INFO, 1, &[(17, 1)]), 0);
+    let sent = |program: &mut super::Program| {
+        let counters = program.send(1, &super::mad(4, 1, 0x1D, 0, &[], &[0, 1]));
+        assert_eq!((counters.lost, counters.status()), (0, 0));
+        counters.mad[88..96].to_vec()
+    };
+    let before = sent(&mut program);
+    assert!(matches!(
+        program.clients.handle_control(&control(0, 9, &1u32.to_ne_bytes())),
+        Control::Answer(_)
+    ));
+    for _ in 0..4 {
+        program.clients.repeat();
+        assert!(program.clients.poll_transmit().is_none());
+    }
+    assert_eq!(sent(&mut program), before, "PortXmitPkts");
+}
