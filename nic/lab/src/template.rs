@@ -1,4 +1,5 @@
 //! Texts with places to fill in: `$(name)`, `$(rate / 8)`, and `$(rate / 8; 2)` with two digits behind the point.
+//! `$(count|switch|switches)` adds the first word to the number 1, and the second to all others.
 
 use crate::expression::{ExpressionError, evaluate};
 use crate::value::{Value, Values};
@@ -38,6 +39,13 @@ fn end_of(text: &str) -> Option<usize> {
 }
 
 fn place(text: &str, values: &Values) -> Result<String, ExpressionError> {
+    if let Some((count, (one, many))) =
+        text.split_once('|').and_then(|(count, words)| Some((count, words.split_once('|')?)))
+    {
+        let count = place(count, values)?;
+        let word = if count == "1" { one } else { many };
+        return Ok(format!("{count} {}", word.trim()));
+    }
     if let Some(value) = values.get(text.trim()) {
         return Ok(value.to_string());
     }
@@ -62,6 +70,8 @@ mod tests {
             ("no place, $ and () stay", "no place, $ and () stay"),
             ("$(who) has $(n) and $((n + 1) * 2).", "bob has 8 and 18."),
             ("$(n / 3; 2) of it", "2.67 of it"),
+            ("$(n|flow|flows), $(n - 7 | flow | flows)", "8 flows, 1 flow"),
+            ("$(n / 3; 1|us|us)", "2.7 us"),
             ("it does not end: $(n", "it does not end: $(n"),
         ] {
             assert_eq!(fill(text, &values).as_deref(), Ok(filled));
