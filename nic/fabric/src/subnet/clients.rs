@@ -425,7 +425,7 @@ impl Clients {
     }
 
     /// Where a datagram to the subnet manager ends. A port that knows none sends nothing.
-    fn to_manager(&mut self, from: Place, manager: u16, is_smp: bool) -> Option<Place> {
+    fn walk_to_manager(&mut self, from: Place, manager: u16, is_smp: bool) -> Option<Place> {
         if manager == 0 { None } else { self.subnet.walk_to(from, manager, is_smp) }
     }
 
@@ -433,14 +433,14 @@ impl Clients {
     pub fn poll_transmit(&mut self) -> Option<(usize, [u8; REQUEST_LEN])> {
         while let Some((at, manager, mad)) = self.subnet.poll_trap() {
             let slid = self.subnet.lid(at.node);
-            let found = self.to_manager(at, manager, true);
+            let found = self.walk_to_manager(at, manager, true);
             if let Some(slot) = found.and_then(|place| self.program(place, 0)) {
                 self.send(slot, &Request { dlid: manager, slid, dqp: 0, sqp: 0, status: 0, mad });
             }
         }
         while let Some((at, manager, mad)) = self.subnet.poll_join() {
             let slid = self.subnet.lid(at.node);
-            let found = self.to_manager(at, manager, false);
+            let found = self.walk_to_manager(at, manager, false);
             if let Some(slot) = found.and_then(|place| self.program(place, 1)) {
                 self.send(slot, &Request { dlid: manager, slid, dqp: 1, sqp: 1, status: 0, mad });
             }

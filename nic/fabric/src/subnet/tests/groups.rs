@@ -65,7 +65,7 @@ fn a_host_joins_until_it_is_told_the_lid_of_its_group() {
     );
     assert_eq!(mad[88..92], [0x52, 0x44, 0x55, 0x43], "the Q_Key of rnic_collectives");
     assert_eq!((&mad[96..98], mad[104] & 15), (&[0xFF, 0xFF][..], 1), "P_Key, full member");
-    answer(&mut program, mad, 2, 0);
+    answer(&mut program, mad, 2, 0xC004);
     assert!(program.clients.subnet().groups().is_empty(), "refused");
     let second = asked(&mut program);
     assert_eq!(second, first, "it asks again");
