@@ -14,6 +14,9 @@ pub(super) struct Args {
     /// Judge only if the folder is this student's: for graders.
     #[arg(long, value_name = "ID")]
     student: Option<String>,
+    /// Judge only if the folder is that of this lab: for graders.
+    #[arg(long, value_name = "NAME")]
+    lab: Option<String>,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -29,6 +32,11 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         && rnic_lab::definition::student(wanted)? != *student
     {
         return Err(format!("the folder is that of {student}, not of {wanted}").into());
+    }
+    if let Some(wanted) = &args.lab
+        && super::folder::find(wanted)? != folder.lab
+    {
+        return Err(format!("the folder is that of the lab {}, not of {wanted}", folder.answers.lab).into());
     }
     let mut verdict = judge(&folder.lab, &folder.answers)?;
     if folder.definition.program.is_some() {
