@@ -165,6 +165,34 @@ fn a_copied_folder_is_noticed() {
     }
 }
 
+/// Who measured in a file that was changed, as the sheet invites to, was only told that the answers were wrong.
+#[test]
+fn a_check_that_fails_names_the_files_that_were_changed() {
+    let folder = folder("changed");
+    for (student, place) in [("alice", "mine"), ("bob", "other")] {
+        text(&folder, &["start", "credits", "--student", student, "--into", place], 0);
+    }
+    assert!(!text(&folder, &["check", "mine"], 1).contains("differ"));
+    // Another student's experiment.
+    fs::copy(folder.join("other/cable.toml"), folder.join("mine/cable.toml")).unwrap();
+    let told = text(&folder, &["check", "mine"], 1);
+    assert!(
+        told.ends_with("These files differ from the lab's own, which the check runs: cable.toml.\n"),
+        "{told}"
+    );
+    fs::write(folder.join("mine/answers.toml"), answers("credits")).unwrap();
+    assert!(!text(&folder, &["check", "mine"], 0).contains("differ"));
+}
+
+/// The message had lines that were empty, and did not name the file.
+#[test]
+fn an_empty_experiment_is_named_in_one_line() {
+    let folder = folder("empty");
+    text(&folder, &["start", "credits", "--into", "mine"], 0);
+    fs::write(folder.join("mine/cable.toml"), "").unwrap();
+    assert_eq!(text(&folder, &["run", "mine"], 2), "rnic: cable.toml: missing field `name`\n");
+}
+
 /// A student who named another lab in `answers.toml` passed that one.
 #[test]
 fn a_grader_names_the_lab() {

@@ -44,7 +44,16 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     }
     match args.json {
         true => outln!("{}", document(&folder, &verdict)),
-        false => print(&folder, &verdict),
+        false => {
+            print(&folder, &verdict);
+            let changed = folder.changed()?;
+            if !verdict.passed() && !changed.is_empty() {
+                outln!(
+                    "These files differ from the lab's own, which the check runs: {}.",
+                    changed.join(", ")
+                );
+            }
+        }
     }
     Ok(ExitCode::from(if verdict.passed() { 0 } else { NOT_YET }))
 }
