@@ -60,8 +60,19 @@ fn a_student_goes_through_a_lab() {
         assert!(!ran.contains(part), "{part}\n{ran}");
     }
     let measured = text(&place, &["run", "--all"], 0);
-    assert!(measured.contains("loss.completion_us") && measured.contains("tail.sent_again"), "{measured}");
-    for name in ["loss.psns_sent_again", "loss.sent_again", "loss.naks"] {
+    assert!(measured.contains("loss.completion_us") && measured.contains("loss.duplicates"), "{measured}");
+    for name in [
+        "loss.psns_sent_again",
+        "loss.sent_again",
+        "loss.packets",
+        "loss.naks",
+        "tail.psns_sent_again",
+        "tail.sent_again",
+        "tail.duplicates",
+        "tail.packets",
+        "tail.naks",
+        "tail.timeouts",
+    ] {
         assert!(!measured.contains(name), "{name} is to be found in the ladder\n{measured}");
     }
     let ladder: Vec<&str> = ran.lines().filter(|line| line.contains('|')).collect();
@@ -154,6 +165,47 @@ fn a_copied_folder_is_noticed() {
     }
 }
 
+/// Who measured in a file that was changed, as the sheet invites to, was only told that the answers were wrong.
+#[test]
+fn a_check_that_fails_names_the_files_that_were_changed() {
+    let folder = folder("changed");
+    for (student, place) in [("alice", "mine"), ("bob", "other")] {
+        text(&folder, &["start", "credits", "--student", student, "--into", place], 0);
+    }
+    assert!(!text(&folder, &["check", "mine"], 1).contains("differ"));
+    // Another student's experiment.
+    fs::copy(folder.join("other/cable.toml"), folder.join("mine/cable.toml")).unwrap();
+    let told = text(&folder, &["check", "mine"], 1);
+    assert!(
+        told.ends_with("These files differ from the lab's own, which the check runs: cable.toml.\n"),
+        "{told}"
+    );
+    fs::write(folder.join("mine/answers.toml"), answers("credits")).unwrap();
+    assert!(!text(&folder, &["check", "mine"], 0).contains("differ"));
+}
+
+/// The message had lines that were empty, and did not name the file.
+#[test]
+fn an_empty_experiment_is_named_in_one_line() {
+    let folder = folder("empty");
+    text(&folder, &["start", "credits", "--into", "mine"], 0);
+    fs::write(folder.join("mine/cable.toml"), "").unwrap();
+    assert_eq!(text(&folder, &["run", "mine"], 2), "rnic: cable.toml: missing field `name`\n");
+}
+
+/// A student who named another lab in `answers.toml` passed that one.
+#[test]
+fn a_grader_names_the_lab() {
+    let folder = folder("grader");
+    text(&folder, &["start", "go-back-n", "--student", "alice", "--into", "mine"], 0);
+    fs::write(folder.join("mine/answers.toml"), answers("go-back-n")).unwrap();
+    for name in ["go-back-n", "2"] {
+        text(&folder, &["check", "mine", "--lab", name], 0);
+    }
+    let told = text(&folder, &["check", "mine", "--lab", "latency"], 2);
+    assert_eq!(told, "rnic: the folder is that of the lab go-back-n, not of latency\n");
+}
+
 #[test]
 fn a_students_folder_is_shown_as_it_was_made() {
     let folder = folder("shown");
@@ -223,7 +275,7 @@ fn a_program_without_the_library_that_it_needs_is_not_judged() {
     }
 }
 
-/// A run whose program failed ended with exit code 0.
+/// A run whose program failed ended with exit code 0, and one whose program did not build was no mistake of the student.
 #[test]
 fn a_run_fails_if_the_program_of_the_student_does() {
     let folder = folder("fails");
@@ -234,11 +286,22 @@ fn a_run_fails_if_the_program_of_the_student_does() {
     let whole = fs::read_to_string(&file).unwrap();
     let rust = "build = [\"cargo\", \"build\", \"--quiet\"]\nrun = [\"target/debug/first-write\"]";
     assert!(whole.contains(rust), "{whole}");
-    for (end, code, said) in [
-        ("exit 3", 1, "The program is to end with exit code 0: it ended with exit status: 3."),
-        ("exit 0", 0, "The program ended with exit code 0."),
+    let ended = "rnic: your program is to end with exit code 0, and it ended with";
+    let says = |what: &str| format!("build = [\"sh\", \"-c\", \"{what}\"]\n");
+    for (build, end, code, said) in [
+        ("", "exit 3", 1, format!("{ended} exit status: 3\n")),
+        ("", "kill -ABRT $$", 1, format!("{ended} signal: 6 (SIGABRT)")),
+        ("", "exit 0", 0, "The program ended with exit code 0.".to_owned()),
+        (
+            &*says("echo line 7 >&2; exit 4"),
+            "exit 0",
+            1,
+            "rnic: your program does not build: `sh -c echo line 7 >&2; exit 4` ended with exit status: 4\n"
+                .to_owned(),
+        ),
+        ("build = [\"no-such-compiler\"]\n", "exit 0", 2, "rnic: cannot run no-such-compiler: ".to_owned()),
     ] {
-        let with = format!("run = [\"sh\", \"-c\", \"{end}\"]");
+        let with = format!("{build}run = [\"sh\", \"-c\", \"{end}\"]");
         fs::write(&file, whole.replace(rust, &with)).unwrap();
         let _ = fs::remove_dir_all(folder.join("mine"));
         text(&folder, &["start", "./own", "--into", "mine"], 0);
@@ -247,8 +310,15 @@ fn a_run_fails_if_the_program_of_the_student_does() {
         let empty = fs::read_to_string(&answers).unwrap();
         fs::write(&answers, empty.replace("language = \"\"", "language = \"rust\"")).unwrap();
         for words in [&["run", "mine"][..], &["run", "mine", "--all"]] {
-            assert!(text(&folder, words, code).contains(said), "{end}");
+            let told = text(&folder, words, code);
+            assert!(told.contains(&said), "{build}{end}: {told}");
+            // The last line says what failed.
+            let last = told.split_inclusive('\n').next_back().unwrap_or_default();
+            assert!(code == 0 || last.starts_with(said.trim_end()), "{build}{end}: {told}");
         }
+        let told = text(&folder, &["check", "mine"], code.max(1));
+        let is_built = !build.contains("exit 4");
+        assert!(is_built || told.contains("wrong   builds") && !told.contains("acknowledged"), "{told}");
     }
 }
 

@@ -139,6 +139,9 @@ pub struct Question {
     /// The answer, if it is a text that is not measured.
     #[serde(default)]
     pub says: Option<String>,
+    /// Measurements that tell the answer: `rnic lab run --all` does not print them, like that which `is` names.
+    #[serde(default)]
+    pub hides: Vec<String>,
     /// A share of the answer by which a number may differ.
     #[serde(default)]
     pub tolerance: f64,
@@ -324,11 +327,13 @@ impl Definition {
         format!("{}: {}", self.title, config.name)
     }
 
-    /// Whether a question after the runs asks for this measurement, and the lab does not show it: the student is to find
+    /// Whether this measurement answers a question after the runs, and the lab does not show it: the student is to find
     /// it in the ladders.
     #[must_use]
     pub fn is_to_be_found(&self, name: &str) -> bool {
-        let is_asked = self.after.iter().any(|question| question.is.as_deref() == Some(name));
+        let answers =
+            |of: &Question| of.is.as_deref() == Some(name) || of.hides.iter().any(|hidden| hidden == name);
+        let is_asked = self.after.iter().any(answers);
         let shows = |show: &Show| show.value == name || show.value.contains(&format!("{{{name}}}"));
         is_asked && !self.show.iter().any(shows)
     }

@@ -1,7 +1,6 @@
 //! Why a lab cannot be run.
 
 use crate::expression::ExpressionError;
-use rnic_fabric::scenario::ScenarioError;
 
 /// Why a lab cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -41,14 +40,6 @@ pub enum LabError {
     /// A formula of the lab.
     #[error(transparent)]
     Expression(#[from] ExpressionError),
-    /// An experiment in a fabric.
-    #[error("experiment {name}: {why}")]
-    Fabric {
-        /// Its name.
-        name: String,
-        /// What is wrong.
-        why: Box<ScenarioError>,
-    },
     /// An experiment with two NICs.
     #[error("experiment {name}: {why}")]
     Devices {

@@ -103,6 +103,22 @@ fn every_lab_is_judged_right() {
 }
 
 #[test]
+fn what_a_question_hides_is_measured() {
+    for lab in &labs() {
+        let definition = lab.definition().expect("a definition");
+        let mut values = rnic_lab::sheet::parameters(lab, &definition, "alice").expect("parameters");
+        if definition.after.iter().all(|question| question.hides.is_empty()) {
+            continue;
+        }
+        rnic_lab::judge::measure(lab, &definition, &mut values).expect("measurements");
+        for name in definition.after.iter().flat_map(|question| &question.hides) {
+            assert!(values.get(name).is_some(), "{}: there is no measurement {name}", lab.name);
+            assert!(definition.is_to_be_found(name), "{}: a run shows {name}", lab.name);
+        }
+    }
+}
+
+#[test]
 fn a_start_has_everything_but_the_answers() {
     for lab in &labs() {
         let files = folder(lab, "alice").expect("a folder");

@@ -60,7 +60,27 @@ pub fn figure(title: &str, subtitle: &str, runs: &[Run<'_>]) -> Result<Figure, P
     }
     let (width, height) = HIGHEST;
     let is_too_high = crate::height(&stacked, WIDTH) * width > WIDTH * height;
-    Ok(if is_too_high && runs.len() > 1 { with(Layout::Columns) } else { stacked })
+    let lines = Lines::of(runs, Layout::Stacked);
+    let is_crowded = |panel: &Panel| lines.shares_a_panel(panel.name) && travel(panel) > RESTLESS;
+    let is_crowded = lines.runs.len() < MANY && stacked.panels.iter().any(is_crowded);
+    Ok(if (is_too_high && runs.len() > 1) || is_crowded { with(Layout::Columns) } else { stacked })
+}
+
+/// How often lines may cross the height of a panel, all together, until those of several runs hide one another. The collectives of
+/// 8 hosts need some 50: the ring alone rises and falls 14 times.
+const RESTLESS: f64 = 40.0;
+
+/// How often the lines of a panel cross its height, all together.
+fn travel(panel: &Panel) -> f64 {
+    let of = |points: &[Point]| -> f64 {
+        let steps = points.windows(2).map(|pair| (pair[1].1 - pair[0].1).abs());
+        steps.filter(|step| step.is_finite()).sum()
+    };
+    let lines = panel.items.iter().map(|item| match &item.shape {
+        Shape::Line(points) => of(points),
+        _ => 0.0,
+    });
+    lines.sum::<f64>() / panel.top().max(f64::MIN_POSITIVE)
 }
 
 /// The proportions of the highest picture that fits on a slide.
@@ -170,7 +190,7 @@ impl<'a> Lines<'a> {
         let of = |run: &str| all.iter().copied().filter(|drawn| drawn.run == run).collect::<Vec<_>>();
         let count = self.runs.iter().filter(|run| !of(run).is_empty()).count();
         let (alone, is_stacked) = (count < 2, self.layout == Layout::Stacked);
-        let together = is_stacked && !alone && (all.len() <= count || count >= MANY);
+        let together = self.shares_a_panel(kind);
         let mut owners: Vec<String> = Vec::new();
         for owner in self.lines.iter().map(|drawn| drawn.owner(together)) {
             if !owners.contains(&owner) {
@@ -196,6 +216,13 @@ impl<'a> Lines<'a> {
             panels.push(panel);
         }
         panels
+    }
+
+    /// Whether lines of several runs are in one panel of a kind.
+    fn shares_a_panel(&self, kind: &str) -> bool {
+        let all = || self.lines.iter().filter(|drawn| drawn.line.kind == kind);
+        let count = self.runs.iter().filter(|run| all().any(|drawn| drawn.run == **run)).count();
+        self.layout == Layout::Stacked && count >= 2 && (all().count() <= count || count >= MANY)
     }
 
     /// Adds a level to panels of a kind, if it is the same for all lines that have one. `named` gives its place on the axis and
@@ -395,6 +422,36 @@ fn distribution(times: &[f64], factor: f64, (low, high): (f64, f64)) -> Vec<Poin
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Four algorithms, each of which pauses after each step, hid one another in one panel.
+    #[test]
+    fn runs_that_would_hide_one_another_are_drawn_in_columns() {
+        let lab = rnic_lab::find("collectives").unwrap();
+        let definition = lab.definition().unwrap();
+        for student in ["alice", "bob", "carol", "dave"] {
+            let values = rnic_lab::sheet::parameters(&lab, &definition, student).unwrap();
+            for (name, columns) in [("incast", 0), ("large", 4)] {
+                let config = definition.experiment(name).unwrap();
+                let text = lab.file(&config.file).unwrap();
+                let table = rnic_lab::experiment::table(config, text, &values).unwrap();
+                let ran = rnic_lab::experiment::run(config, &table).unwrap();
+                let figure = crate::of_lab("", &ran).unwrap().unwrap();
+                assert_eq!(figure.columns.len(), columns, "{name} of {student}");
+            }
+        }
+    }
+
+    #[test]
+    fn lines_travel_the_height_of_a_panel() {
+        let line =
+            |points: &[Point]| Item::new(Shape::Line(points.to_vec()), Look::plain(Color::BLACK, 1.0), "");
+        let panel = |items| Panel::new("rate", "", 1.0, items);
+        let up = line(&[(0.0, 0.0), (1.0, 10.0), (2.0, 5.0)]);
+        assert!((travel(&panel(vec![up.clone(), up.clone()])) - 3.0).abs() < 1e-9);
+        // A gap is no travel.
+        assert!(travel(&panel(vec![line(&[(0.0, 10.0), (1.0, f64::NAN), (2.0, 0.0)])])) < 1e-9);
+        assert!(travel(&panel(vec![line(&[(0.0, 0.0), (1.0, 0.0)])])) < 1e-9);
+    }
 
     #[test]
     fn a_distribution_goes_from_nothing_to_all() {

@@ -44,7 +44,9 @@ impl Axis {
 
     /// An axis of exactly this span, with ticks within it.
     pub(crate) fn between(low: f64, high: f64, most: usize) -> Self {
-        Self::with(low, high, step(high - low, most))
+        // One number alone shows no scale, and up to three have room: two steps more always make two of an axis that begins at 0.
+        let of = |most| Self::with(low, high, step(high - low, most));
+        (most..=most + 2).map(of).find(|axis| axis.ticks.len() >= 2).unwrap_or_else(|| of(most))
     }
 
     fn with(low: f64, high: f64, step: f64) -> Self {
@@ -116,6 +118,21 @@ mod tests {
         assert_eq!(labels(&Axis::upward(8999.0, 3)), ["0", "5000"]);
         assert_eq!(labels(&Axis::between(0.5, 2.0, 4)), ["0.5", "1.0", "1.5", "2.0"]);
         assert_eq!(labels(&Axis::between(-0.1, 0.1, 4)), ["-0.10", "-0.05", "0.00", "0.05", "0.10"]);
+    }
+
+    /// A narrow panel of 448 us had a 0 and nothing else.
+    #[test]
+    fn an_axis_of_time_has_two_numbers() {
+        for (high, most, expected) in
+            [(448.0, 1, 3), (448.0, 2, 3), (125.0, 1, 2), (199.0, 1, 2), (201.0, 1, 2), (500.0, 1, 2)]
+        {
+            let ticks = Axis::between(0.0, high, most).ticks;
+            assert_eq!(ticks.len(), expected, "{high} {most}: {ticks:?}");
+        }
+        for tenth in 10..10_000 {
+            let axis = Axis::between(0.0, 0.1 * f64::from(tenth), 1);
+            assert!((2..=4).contains(&axis.ticks.len()), "{axis:?}");
+        }
     }
 
     #[test]

@@ -14,6 +14,9 @@ pub(super) struct Args {
     /// Judge only if the folder is this student's: for graders.
     #[arg(long, value_name = "ID")]
     student: Option<String>,
+    /// Judge only if the folder is that of this lab: for graders.
+    #[arg(long, value_name = "NAME")]
+    lab: Option<String>,
     /// Print one JSON document.
     #[arg(long)]
     json: bool,
@@ -30,13 +33,27 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
     {
         return Err(format!("the folder is that of {student}, not of {wanted}").into());
     }
+    if let Some(wanted) = &args.lab
+        && super::folder::find(wanted)? != folder.lab
+    {
+        return Err(format!("the folder is that of the lab {}, not of {wanted}", folder.answers.lab).into());
+    }
     let mut verdict = judge(&folder.lab, &folder.answers)?;
     if folder.definition.program.is_some() {
         super::program::judge(&folder, &mut verdict)?;
     }
     match args.json {
         true => outln!("{}", document(&folder, &verdict)),
-        false => print(&folder, &verdict),
+        false => {
+            print(&folder, &verdict);
+            let changed = folder.changed()?;
+            if !verdict.passed() && !changed.is_empty() {
+                outln!(
+                    "These files differ from the lab's own, which the check runs: {}.",
+                    changed.join(", ")
+                );
+            }
+        }
     }
     Ok(ExitCode::from(if verdict.passed() { 0 } else { NOT_YET }))
 }

@@ -86,6 +86,16 @@ impl Folder {
             .collect()
     }
 
+    /// The files of experiments that are not as the lab has them for this student: changed, or another student's.
+    pub(super) fn changed(&self) -> Result<Vec<String>, Box<dyn Error>> {
+        let own = sheet::folder(&self.lab, &self.answers.student)?;
+        let is_changed = |(name, text): &(String, String)| {
+            let is_run = self.definition.experiment.iter().any(|config| config.file == *name);
+            is_run && fs::read(self.path.join(name)).is_ok_and(|found| found != text.as_bytes())
+        };
+        Ok(own.into_iter().filter(is_changed).map(|(name, _)| name).collect())
+    }
+
     /// Runs an experiment as it is in the folder, with what the student has chosen.
     pub(super) fn run(&self, config: &ExperimentConfig) -> Result<Ran, Box<dyn Error>> {
         self.run_watched(config, &mut |_| ())

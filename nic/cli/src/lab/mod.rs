@@ -56,12 +56,12 @@ enum Command {
     Start(show::StartArgs),
     /// Run the experiments in a lab's folder.
     #[command(
-        after_help = "Exit code: 0 if everything ran, 1 if the student's program failed, 2 if something could not run."
+        after_help = "Exit code: 0 if everything ran, 1 if the student's program does not build or failed, 2 if something could not run."
     )]
     Run(run::Args),
     /// Judge the answers in a lab's folder.
     #[command(
-        after_help = "Exit code: 0 if the lab is done, 1 if something is missing, 2 if it could not be judged."
+        after_help = "Exit code: 0 if the lab is done, 1 if something is missing or wrong, 2 if it could not be judged."
     )]
     Check(check::Args),
     /// Draw the experiments in a lab's folder.

@@ -23,11 +23,12 @@ const LANGUAGE: &str = "language";
 const PATIENCE: Duration = Duration::from_secs(30);
 const BUILD_PATIENCE: Duration = Duration::from_secs(1800);
 
-/// What a run of the program left.
+/// What a run of the program left, or its build if that failed.
 struct Ran {
     output: Output,
     capture: PathBuf,
-    /// Whether it ended by itself, and how it ended.
+    is_built: bool,
+    /// What failed, if anything did.
     end: Result<(), String>,
 }
 
@@ -96,16 +97,20 @@ fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
             format!("the program needs rnic's own libibverbs: {why}, in the source of rnic")
         })?;
     }
+    let capture = path.join("packets.pcapng");
+    let _ = fs::remove_file(&capture);
     if let [program, arguments @ ..] = &*language.build {
         let (output, is_in_time) =
             limited(Command::new(program).args(arguments).current_dir(path), BUILD_PATIENCE)?;
-        if !is_in_time || !output.status.success() {
-            let text = String::from_utf8_lossy(&output.stderr);
-            return Err(format!("{} failed:\n{}", language.build.join(" "), text.trim_end()).into());
+        let build = language.build.join(" ");
+        if !is_in_time {
+            return Err(format!("`{build}` did not end within {} s", BUILD_PATIENCE.as_secs()).into());
+        }
+        if !output.status.success() {
+            let end = Err(format!("your program does not build: `{build}` ended with {}", output.status));
+            return Ok(Ran { output, capture, is_built: false, end });
         }
     }
-    let capture = path.join("packets.pcapng");
-    let _ = fs::remove_file(&capture);
     let mut command = match &*language.run {
         [program, arguments @ ..] if !language.verbs => {
             let mut command = Command::new(program);
@@ -139,41 +144,44 @@ fn ran(path: &Path, language: &Language) -> Result<Ran, Box<dyn Error>> {
             PATIENCE.as_secs()
         )),
         _ if output.status.success() => Ok(()),
-        _ => Err(format!("the program is to end with exit code 0: it ended with {}", output.status)),
+        _ => Err(format!("your program is to end with exit code 0, and it ended with {}", output.status)),
     };
-    Ok(Ran { output, capture, end })
+    Ok(Ran { output, capture, is_built: true, end })
 }
 
-/// Runs the program, and shows what it prints and its packets. Returns false if the program failed.
-pub(super) fn show(folder: &Folder) -> Result<bool, Box<dyn Error>> {
-    let Some(program) = &folder.definition.program else { return Ok(true) };
+/// Runs the program, and shows what it prints and its packets. Returns what failed, if the program did.
+pub(super) fn show(folder: &Folder) -> Result<Result<(), String>, Box<dyn Error>> {
+    let Some(program) = &folder.definition.program else { return Ok(Ok(())) };
     let Some((path, language)) = language(folder, program)? else {
         outln!("Write your language into answers.toml: {}.", words(program));
-        return Ok(true);
+        return Ok(Ok(()));
     };
-    let Ran { output, capture, end } = ran(&path, language)?;
+    let Ran { output, capture, is_built, end } = ran(&path, language)?;
+    let who = if is_built { "program" } else { "build" };
     // One after the other: nobody can tell in which order they were written.
     for (what, bytes) in [("prints", &output.stdout), ("prints as errors", &output.stderr)] {
         if !bytes.is_empty() {
-            outln!("What the program {what}:\n");
+            outln!("What the {who} {what}:\n");
             String::from_utf8_lossy(bytes).lines().for_each(|line| outln!("  {line}"));
             outln!();
         }
     }
-    match &end {
-        Ok(()) => outln!("The program ended with exit code 0."),
-        Err(why) => outln!("{}{}.", why[..1].to_uppercase(), &why[1..].trim_end_matches(['.', '?'])),
+    if !is_built {
+        return Ok(end);
+    }
+    if end.is_ok() {
+        outln!("The program ended with exit code 0.");
     }
     let packets = packets(&capture)?;
     if packets.is_empty() {
-        outln!("It has sent no packets.");
-        return Ok(end.is_ok());
+        outln!("The program has sent no packets.");
+        return Ok(end);
     }
     outln!("Its packets, in {}:\n", capture.display());
     for ladder in Ladder::of_capture(&packets) {
         outln!("{}", ladder.render(&Style::narrow()));
     }
-    Ok(end.is_ok())
+    Ok(end)
 }
 
 fn words(program: &Program) -> String {
@@ -188,7 +196,11 @@ pub(super) fn judge(folder: &Folder, verdict: &mut Verdict) -> Result<(), Box<dy
         return Ok(());
     };
     let payload = fill(&program.payload, &folder.values)?;
-    let Ran { output, capture, end } = ran(&path, language)?;
+    let Ran { output, capture, is_built, end } = ran(&path, language)?;
+    if let (false, Err(why)) = (is_built, &end) {
+        verdict.say("goal", "builds", State::Wrong, format!("{why}; `rnic lab run` shows what it prints"));
+        return Ok(());
+    }
     let seen = Seen::of(&packets(&capture)?);
     let bytes = fs::read(&capture).unwrap_or_default();
     let text = String::from_utf8_lossy(&output.stdout).to_lowercase();

@@ -17,7 +17,7 @@ pub(super) struct Args {
     /// Run this experiment only. May be repeated.
     #[arg(long, value_name = "NAME")]
     only: Vec<String>,
-    /// Print everything that was measured, but for what the questions ask the student to find.
+    /// Print everything that was measured, but for what answers the questions.
     #[arg(long, short)]
     all: bool,
 }
@@ -46,7 +46,7 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         values.join(&config.name, &ran.values);
     }
-    let is_well = super::program::show(&folder)?;
+    let end = super::program::show(&folder)?;
     match args.all {
         true => {
             // Not the parameters: some of them are what the task asks for.
@@ -57,7 +57,13 @@ pub(super) fn run(args: &Args) -> Result<ExitCode, Box<dyn Error>> {
         }
         false => print(&folder, &values),
     }
-    Ok(if is_well { ExitCode::SUCCESS } else { ExitCode::FAILURE })
+    Ok(match end {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(why) => {
+            eprintln!("rnic: {why}");
+            ExitCode::FAILURE
+        }
+    })
 }
 
 /// Prints what the lab shows, as far as it was measured.

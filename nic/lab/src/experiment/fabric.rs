@@ -4,7 +4,7 @@ use super::{Picture, Ran};
 use crate::definition::ExperimentConfig;
 use crate::error::LabError;
 use crate::value::{Value, Values};
-use rnic_fabric::scenario::Scenario;
+use rnic_fabric::scenario::{Scenario, ScenarioError};
 use std::path::Path;
 use toml::Table;
 
@@ -13,7 +13,7 @@ pub(super) fn run(
     table: &Table,
     watch: &mut dyn FnMut(f64),
 ) -> Result<Ran, LabError> {
-    let wrong = |why| LabError::Fabric { name: config.name.clone(), why: Box::new(why) };
+    let wrong = |why: ScenarioError| LabError::file(&config.file, why);
     let scenario = Scenario::from_table(table).map_err(wrong)?;
     let seed = scenario.seeds.first().copied().unwrap_or(1);
     let mut goes_on = |share| {

@@ -11,7 +11,7 @@ use qp::{Gather, Mtu, Operation, WorkCompletion};
 use rnic_core::sim::{DeviceSetup, Net};
 use rnic_core::{ConnectOptions, MemoryRegion, RcEnd};
 use rnic_fabric::network::Shared;
-use rnic_fabric::scenario::Scenario;
+use rnic_fabric::scenario::{Scenario, ScenarioError};
 use serde::Deserialize;
 use std::collections::VecDeque;
 use std::path::Path;
@@ -142,7 +142,7 @@ struct Seen {
 
 pub(super) fn run(config: &ExperimentConfig, table: &Table) -> Result<Ran, LabError> {
     let setup: Config = read(config, table)?;
-    let wrong = |why| LabError::Fabric { name: config.name.clone(), why: Box::new(why) };
+    let wrong = |why: ScenarioError| LabError::file(&config.file, why);
     let text = format!(
         "name = \"store\"\nabout = \"a store\"\nuntil = \"1 s\"\n[topology]\nkind = \"star\"\nhosts = {}\nlink = {{ rate = \"{}\", delay = \"1 us\" }}\n",
         setup.clients + 1,
