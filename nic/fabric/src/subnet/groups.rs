@@ -116,7 +116,7 @@ impl Subnet {
         let number = (answer.transaction() as u32).checked_sub(1);
         let member = number.and_then(|number| self.members.get_mut(number as usize));
         let lid = record::LID.get(&answer.0[SA_DATA..]) as u16;
-        // A grant without the LID of a group is none: no table could lead there, and the host would not ask again.
+        // An answer without a multicast LID grants nothing: no table can lead there, and the host would stop asking.
         let is_granted = answer.class() == class::SUBNET_ADMINISTRATION
             && answer.attribute() == MEMBER_RECORD
             && answer.status() == 0

@@ -139,7 +139,7 @@ fn what_switches_mark_by_is_in_their_tables() {
     assert_eq!([0, 0x10, 4, 0x14].map(&mut marks), [None, None, Some((15, 8, 0)), Some((15, 8, 3))]);
 }
 
-/// The fabric forwards by tables of which it has heard: what marks by them is news, and what is only read is none.
+/// The fabric reads the tables again when their version changes: a Set changes it, and a Get does not.
 #[test]
 fn what_is_written_takes_effect_and_what_is_read_does_not() {
     let mut program = managed();

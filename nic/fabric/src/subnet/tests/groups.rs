@@ -103,7 +103,7 @@ fn each_host_has_its_own_answer_and_forgets_by_itself() {
     };
     // The manager answers the first host at the second one.
     answer(&mut program, first, 0, 0xC004);
-    assert_eq!(asked(&mut program).len(), 2, "it is none of the second host's requests");
+    assert_eq!(asked(&mut program).len(), 2, "the second host asked for nothing with this transaction");
     let version = program.clients.subnet().version();
     answer(&mut program, second, 0, 0xC004);
     assert!(program.clients.subnet().version() > version, "switches forward by it");
