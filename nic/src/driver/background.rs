@@ -213,6 +213,11 @@ impl Background {
         self.wake.get().is_some()
     }
 
+    /// The thread's sleep state.
+    pub(super) fn sleeper(&self) -> &Sleeper {
+        &self.sleeper
+    }
+
     /// Work was left undone. In standby the program polls and does the work itself; a blocked thread must be woken.
     pub(super) fn wake_now(&self) {
         if self.sleeper.has_to_know() {
@@ -232,7 +237,8 @@ impl Background {
         u64::try_from(at.saturating_duration_since(self.epoch).as_nanos()).unwrap_or(u64::MAX)
     }
 
-    fn signal(&self) {
+    /// Wakes the thread.
+    pub(super) fn signal(&self) {
         if let Some(wake) = self.wake.get() {
             // The write fails only if the counter is full: then the thread is about to wake anyway.
             let _ = wake.write(1);

@@ -2,8 +2,8 @@
 //!
 //! There are two rules. First, a thread that does not get the lock leaves a note, and then tries the lock again; a
 //! thread that releases the lock then checks for a note ([`Bell`]). Second, the background thread announces that it
-//! sleeps before its last check for work; a thread that leaves work checks afterwards whether the background thread
-//! sleeps ([`Sleeper`]). `model.rs` tries all interleavings.
+//! sleeps before its last check for work; a thread that leaves work, or a note, checks afterwards whether the background
+//! thread sleeps ([`Sleeper`]). `model.rs` tries all interleavings.
 
 use super::primitives::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
@@ -15,13 +15,35 @@ impl Bell {
         Self(AtomicBool::new(false))
     }
 
+    /// Leaves a note about work that was queued before.
+    fn note(&self) {
+        self.0.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `rings`: either the holder sees the note, or we see what it did before.
+        fence(Ordering::SeqCst);
+    }
+
     /// Leaves a note about work that was queued before. Returns the lock if it is free, to be
     /// [released](Self::release).
     pub(super) fn ring<G>(&self, try_lock: impl FnOnce() -> Option<G>) -> Option<G> {
-        self.0.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `rings`: either the holder sees the note, or we get the lock.
-        fence(Ordering::SeqCst);
+        self.note();
         try_lock()
+    }
+
+    /// Leaves a note about work that was queued before, for the next turn. Returns whether the background thread must be
+    /// woken for that.
+    pub(super) fn ring_for_later(&self, sleeper: &Sleeper) -> bool {
+        self.note();
+        sleeper.has_to_know()
+    }
+
+    /// Takes the note, if there is one. Called under the lock, before the work is looked for.
+    pub(super) fn take(&self) -> bool {
+        let word = self.0.load(Ordering::Relaxed);
+        if word {
+            // If another note arrives between the two accesses, its work was queued before it, and is found with the rest.
+            self.0.store(false, Ordering::Relaxed);
+        }
+        word
     }
 
     /// Returns whether a note was left since the lock was released.
@@ -40,12 +62,7 @@ impl Bell {
         mut after: impl FnMut(R),
     ) {
         loop {
-            let word = self.0.load(Ordering::Relaxed);
-            if word {
-                // If another note arrives between the two accesses, its work was queued before it, and is found with
-                // the rest.
-                self.0.store(false, Ordering::Relaxed);
-            }
+            let word = self.take();
             let served = serve(&mut guard, word);
             drop(guard);
             after(served);
@@ -106,8 +123,8 @@ impl Sleeper {
         self.mode.load(Ordering::Relaxed) == why as u8
     }
 
-    /// Called under the lock when work was left undone. Returns whether the thread must be woken: in standby the
-    /// program polls, and does the work itself.
+    /// Called under the lock when work was left undone, or after a note about work. Returns whether the thread must be woken:
+    /// in standby the program polls, and does the work itself.
     pub(super) fn has_to_know(&self) -> bool {
         self.rests(Rest::Blocked)
     }

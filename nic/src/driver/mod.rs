@@ -10,6 +10,7 @@ mod background;
 #[cfg(test)]
 mod conversations;
 mod courtesy;
+mod doorbells;
 mod exit;
 mod groups;
 mod handover;
@@ -36,18 +37,18 @@ use crate::net::Capabilities;
 use crate::os::fork;
 use background::Background;
 use courtesy::Courtesy;
-use handover::Bell;
+use doorbells::Doorbells;
 use hold::Caller;
 use host::HostView;
 use published::Reports;
+use qp::Mtu;
 use qp::queue_pair::PostError;
-use qp::{Mtu, Qpn};
 use rnic_core::cm::PortTable;
 use rnic_core::engine::{Engine, EngineConfig, PortState};
 use rnic_core::gid::NetInterface;
 use rnic_core::link::{LinkProfile, Now};
 use rnic_core::port::{Act, Port, Readiness, generation};
-use rnic_core::queue::{QpShared, Waiters, Work, WorkQueue, locked};
+use rnic_core::queue::{QpShared, Waiters, Work, WorkQueue};
 use rnic_core::sim::SimPort;
 use rnic_core::tally::SocketCounters;
 use shared::PortAt;
@@ -76,8 +77,9 @@ pub(crate) struct SocketPort {
     me: Weak<Self>,
     /// Not dropped in a forked child, whose copies of the descriptors are closed already.
     driven: ManuallyDrop<PiMutex<Driven>>,
-    doorbells: Mutex<Vec<Qpn>>,
-    bell: Bell,
+    doorbells: Doorbells,
+    /// Whether the program may be about to reply: its next request may carry an acknowledgement.
+    converses: AtomicBool,
     /// Incremented with every poll of a program thread.
     polls: AtomicU32,
     misses: AtomicU32,
@@ -121,8 +123,8 @@ impl SocketPort {
             me: Weak::clone(me),
             address: engine.config().address,
             driven: ManuallyDrop::new(PiMutex::new(Driven::new(engine, udp, clocks))),
-            doorbells: Mutex::default(),
-            bell: Bell::new(),
+            doorbells: Doorbells::new(),
+            converses: AtomicBool::new(false),
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
             wrecked: AtomicBool::new(false),
@@ -145,16 +147,34 @@ impl SocketPort {
     /// Runs `act` on everything behind the lock, without sending anything. It must not be called in a forked child.
     fn with_driven<R>(&self, act: impl FnOnce(&mut Driven) -> R) -> R {
         let mut driven = self.lock();
+        self.doorbells.answer_bell(&mut driven.datapath);
         let result = act(&mut driven);
         self.release(driven);
         result
     }
 
-    /// Rings the doorbell for a queue pair whose inbox holds work, and drives the engine if no other thread does.
-    fn ring(&self, qpn: Qpn) {
-        locked(&self.doorbells).push(qpn);
-        if let Some(driven) = self.bell.ring(|| self.try_lock()) {
+    /// Leaves work requests for the thread that drives the engine, or drives it if no thread does.
+    fn hand_in(&self, qp: &QpShared, works: &mut dyn Iterator<Item = Work>) {
+        qp.leave(works, || self.doorbells.list(qp.config.qpn));
+        if let Some(driven) = self.doorbells.bell.ring(|| self.try_lock()) {
             self.release(driven);
+        }
+    }
+
+    /// Leaves work requests for the next turn. Only the first of several costs more than its place in the inbox.
+    fn leave(&self, qp: &QpShared, queue: WorkQueue, works: &mut dyn Iterator<Item = Work>) {
+        if !qp.leave(works, || self.doorbells.list(qp.config.qpn)) {
+            return;
+        }
+        let sleeps = self.doorbells.bell.ring_for_later(self.background.sleeper());
+        if self.is_wrecked() {
+            // There are no more turns. Whoever holds the lock, or takes it now, flushes everything.
+            if let Some(driven) = self.try_lock() {
+                self.release(driven);
+            }
+        } else if sleeps && queue == WorkQueue::Send {
+            // A receive is of use only to a packet, whose arrival wakes the thread.
+            self.background.signal();
         }
     }
 
@@ -172,7 +192,7 @@ impl SocketPort {
             None => self.lock(),
         };
         let now = clock::now();
-        let done = driven.turn(now, caller);
+        let done = driven.turn(now, caller, &self.doorbells);
         if let Some(period) = self.background.standby_period()
             && let Some(rest) = driven.put_off.polled(now, self.polls.load(Ordering::Relaxed), period)
         {
@@ -192,7 +212,7 @@ impl SocketPort {
     /// Takes a turn in the background thread: returns whether anything happened, and until when the program may reply.
     fn background_turn(&self) -> (bool, Option<Instant>) {
         let mut driven = self.lock();
-        let done = driven.turn(clock::now(), Caller::Background);
+        let done = driven.turn(clock::now(), Caller::Background, &self.doorbells);
         let answered_by = driven.answered_by();
         self.release(driven);
         self.courtesy.after_turn(done > 0);
@@ -214,7 +234,7 @@ impl SocketPort {
         let look = |driven: &PiGuard<'_, Driven>| {
             (driven.datapath.poll_timeout(clock::now()), driven.datapath.listens())
         };
-        let ((due, listens), rings) = self.bell.look(self.lock(), look);
+        let ((due, listens), rings) = self.doorbells.bell.look(self.lock(), look);
         (if rings { Some(clock::now()) } else { due }, listens)
     }
 
@@ -229,14 +249,7 @@ impl SocketPort {
             }
             woken.into_iter().for_each(Waker::wake);
         };
-        self.bell.release(driven, || self.try_lock(), serve, after);
-    }
-
-    /// Takes the contents of the inboxes whose doorbells rang; returns whether any did.
-    fn answer_doorbells(&self, driven: &mut Driven) -> bool {
-        let rung = std::mem::take(&mut *locked(&self.doorbells));
-        rung.iter().for_each(|qpn| driven.datapath.ring(*qpn));
-        !rung.is_empty()
+        self.doorbells.bell.release(driven, || self.try_lock(), serve, after);
     }
 
     /// Final work before the lock is released. Returns the tasks to wake afterwards, and whether the daemon is to be told
@@ -245,9 +258,10 @@ impl SocketPort {
         // An empty list allocates no memory.
         let mut woken = Vec::new();
         if rings {
-            self.answer_doorbells(driven);
+            self.doorbells.answer(&mut driven.datapath);
             driven.transmit(clock::now());
         }
+        self.converses.store(driven.converses(), Ordering::Relaxed);
         if driven.udp.has_failed() {
             self.fail(driven);
         }
@@ -323,7 +337,7 @@ impl Port for SocketPort {
         let mut driven = self.lock();
         // Before any change, earlier posts get their turn, and received packets are acknowledged: a queue pair that is
         // destroyed cannot do this later.
-        if self.answer_doorbells(&mut driven) || driven.datapath.has_work() {
+        if self.doorbells.answer(&mut driven.datapath) || driven.datapath.has_work() {
             driven.transmit(clock::now());
         } else {
             driven.let_go(clock::now());
@@ -345,9 +359,12 @@ impl Port for SocketPort {
         works: &mut dyn Iterator<Item = Work>,
     ) -> Result<(), (usize, PostError)> {
         let qpn = qp.config.qpn;
+        if qp.may_wait(queue) && !(queue == WorkQueue::Send && self.converses.load(Ordering::Relaxed)) {
+            self.leave(qp, queue, works);
+            return Ok(());
+        }
         let Some(mut driven) = self.try_lock() else {
-            works.for_each(|work| qp.leave(work));
-            self.ring(qpn);
+            self.hand_in(qp, works);
             return Ok(());
         };
         let result = driven.datapath.engine.post_list(qpn, works);
@@ -420,6 +437,7 @@ impl Port for SocketPort {
 
     fn flush(&self) {
         let mut driven = self.lock();
+        self.doorbells.answer(&mut driven.datapath);
         driven.flush(clock::now());
         self.release(driven);
     }

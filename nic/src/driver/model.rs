@@ -84,6 +84,18 @@ impl Port {
         datapath.into_iter().for_each(|datapath| self.release(datapath));
     }
 
+    /// As `Port::post_list`, for a request behind others that are in flight.
+    fn post_for_later(&self) {
+        let is_first = {
+            let mut inbox = self.inbox.lock().expect("no panic");
+            *inbox += 1;
+            *inbox == 1
+        };
+        if is_first && self.bell.ring_for_later(&self.sleeper) {
+            self.wake.notify();
+        }
+    }
+
     /// As `Port::release`.
     fn release<'a>(&'a self, datapath: Guard<'a>) {
         let serve = |datapath: &mut Guard<'a>, rings| {
@@ -105,6 +117,9 @@ impl Port {
     /// Takes a turn: all work that was taken in is done. Returns the total amount of work done.
     fn turn(&self) -> u32 {
         let mut datapath = self.lock();
+        if self.bell.take() {
+            datapath.undone += std::mem::take(&mut *self.inbox.lock().expect("no panic"));
+        }
         datapath.done += std::mem::take(&mut datapath.undone);
         self.release(datapath);
         self.lock().done
@@ -185,6 +200,39 @@ fn what_two_threads_post_while_the_thread_goes_to_sleep_is_done() {
         other.join().expect("no panic");
         background.join().expect("no panic");
         assert_eq!(port.lock().done, 2);
+    });
+}
+
+#[test]
+fn what_is_left_for_the_next_turn_while_the_thread_goes_to_sleep_is_done() {
+    explore(|| {
+        let port = Port::new();
+        let background = {
+            let port = Arc::clone(&port);
+            thread::spawn(move || port.serve_in_background(2))
+        };
+        port.post_for_later();
+        port.post_for_later();
+        background.join().expect("no panic");
+        assert_eq!(port.lock().done, 2);
+    });
+}
+
+#[test]
+fn what_two_threads_leave_for_the_next_turn_is_done() {
+    explore(|| {
+        let port = Port::new();
+        let spawn = |act: fn(&Port)| {
+            let port = Arc::clone(&port);
+            thread::spawn(move || act(&port))
+        };
+        let background = spawn(|port| port.serve_in_background(3));
+        let other = spawn(Port::post_for_later);
+        port.post();
+        port.post_for_later();
+        other.join().expect("no panic");
+        background.join().expect("no panic");
+        assert_eq!(port.lock().done, 3);
     });
 }
 

@@ -1,6 +1,7 @@
 //! What the lock of a port on sockets protects, and the turns that drive it.
 
 use super::attend::PutOff;
+use super::doorbells::Doorbells;
 use super::hold::{AckHold, Begin, Caller, Verdict};
 use super::udp_io::UdpIo;
 use crate::net::{RecvBatch, RecvError};
@@ -47,9 +48,14 @@ impl Driven {
         }
     }
 
-    /// Receives packets, handles expired timers, and transmits, unless the acknowledgement is [held](super::hold).
-    /// Returns the amount of work: datagrams received plus trains sent.
-    pub(super) fn turn(&mut self, now: Instant, caller: Caller) -> u32 {
+    /// Whether the program may be about to reply to what the last turn took in.
+    pub(super) fn converses(&self) -> bool {
+        self.hold.answered_by().is_some()
+    }
+
+    /// Receives packets, takes in what was posted, handles expired timers, and transmits, unless the acknowledgement is
+    /// [held](super::hold). Returns the amount of work: datagrams received plus trains sent.
+    pub(super) fn turn(&mut self, now: Instant, caller: Caller, doorbells: &Doorbells) -> u32 {
         if self.datapath.is_wrecked() {
             return 0;
         }
@@ -57,7 +63,8 @@ impl Driven {
             return 1;
         }
         rnic_core::memory::refresh(now);
-        let datagrams = self.receive(now);
+        let datagrams = self.receive(now, doorbells);
+        doorbells.answer_bell(&mut self.datapath);
         self.datapath.handle_timeout(now);
         let only_acks = datagrams > 0 && self.datapath.has_work() && !self.datapath.engine.has_requests();
         if self.hold.take_in(caller, datagrams, only_acks, now, crate::clock::now) == Verdict::Hold {
@@ -103,8 +110,9 @@ impl Driven {
         }
     }
 
-    /// Receives from the sockets, up to the limit of a turn. Returns the number of datagrams.
-    fn receive(&mut self, now: Instant) -> u32 {
+    /// Receives from the sockets, up to the limit of a turn. Returns the number of datagrams. A receive that was posted
+    /// before a packet was sent to it is there: inboxes are looked at after each call that may have brought such a packet.
+    fn receive(&mut self, now: Instant, doorbells: &Doorbells) -> u32 {
         let Self { datapath, udp, quiet, .. } = self;
         if datapath.throttle.as_ref().is_some_and(|t| !t.is_open(now)) {
             return 0;
@@ -115,6 +123,7 @@ impl Driven {
         let receives = if *quiet { 1 } else { RECEIVES_PER_TURN };
         for _ in 0..receives {
             let datagrams = u32::try_from(udp.recv()).unwrap_or(u32::MAX);
+            doorbells.answer_bell(datapath);
             take_in(datapath, now, &udp.batch, Some(datagrams > 0));
             if datagrams == 0 {
                 break;
@@ -130,6 +139,7 @@ impl Driven {
         let UdpIo { groups, batch, .. } = udp;
         groups.each_ready(|group| {
             let datagrams = received(group.recv(batch));
+            doorbells.answer_bell(datapath);
             count += datagrams;
             take_in(datapath, now, batch, None);
             if let (Some(throttle), 1..) = (&mut datapath.throttle, datagrams) {

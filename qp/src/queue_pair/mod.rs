@@ -288,28 +288,40 @@ impl QueuePair {
     ///
     /// [`PostError`]; in SQE and ERR the request is accepted and flushed at once (IBTA C10-96).
     pub fn post_send(&mut self, wr: SendWr, host: &mut impl Host) -> Result<(), PostError> {
-        self.check_send(&wr)?;
-        if matches!(self.state, QpState::Sqe | QpState::Err) {
-            self.flush_send(&wr, host);
-            return Ok(());
-        }
-        self.requester.push(wr);
+        self.check_send_queue()?;
+        check_request(&self.config, &wr)?;
+        self.take_send(wr, host);
         Ok(())
     }
 
-    /// Checks whether a send work request would be accepted.
+    /// Posts a send work request that has passed [`check_request`].
     ///
     /// # Errors
     ///
     /// As [`post_send`](Self::post_send).
-    pub fn check_send(&self, wr: &SendWr) -> Result<(), PostError> {
+    pub fn post_checked_send(&mut self, wr: SendWr, host: &mut impl Host) -> Result<(), PostError> {
+        self.check_send_queue()?;
+        self.take_send(wr, host);
+        Ok(())
+    }
+
+    fn take_send(&mut self, wr: SendWr, host: &mut impl Host) {
+        if matches!(self.state, QpState::Sqe | QpState::Err) {
+            self.flush_send(&wr, host);
+        } else {
+            self.requester.push(wr);
+        }
+    }
+
+    /// Checks whether the send queue would take another request.
+    fn check_send_queue(&self) -> Result<(), PostError> {
         if matches!(self.state, QpState::Reset | QpState::Init | QpState::Rtr) {
             return Err(PostError::State { queue: "send", state: self.state, needed: "RTS" });
         }
         if self.requester.len() >= self.config.cap.max_send_wr as usize {
             return Err(PostError::QueueFull { queue: "send", max: self.config.cap.max_send_wr });
         }
-        check_request(&self.config, wr)
+        Ok(())
     }
 
     /// Posts a receive work request.

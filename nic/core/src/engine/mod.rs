@@ -80,6 +80,7 @@ use rate::{Flow, Notifier, Rates};
 use schedule::{Alarm, Gate, Place, Places, Timers, Turn, Wire};
 use srq::SrqTable;
 use std::cell::Cell;
+use std::collections::VecDeque;
 use std::net::IpAddr;
 use std::sync::Arc;
 use time::{Duration, Instant};
@@ -178,6 +179,8 @@ pub struct Engine {
     rates: Rates,
     wire: Wire,
     groups: Groups,
+    /// What was in the inbox of a queue pair and is being taken in. After a panic some may be left, which are flushed.
+    collected: (usize, VecDeque<Work>),
     /// The queue pair that took the last packet of the batch that is being received, until it is settled.
     unsettled: Option<usize>,
     /// QP1, if there is one.
@@ -192,6 +195,13 @@ pub struct Engine {
     /// Counters of destroyed queue pairs.
     departed: QpCounters,
     pds: resources::Domains,
+}
+
+impl QpEntry {
+    /// Tells posting threads whether packets of requests are in flight.
+    fn tell_in_flight(&self) {
+        self.shared.set_in_flight(self.qp.next_psn() != self.qp.unacked_psn());
+    }
 }
 
 impl Engine {
@@ -229,6 +239,7 @@ impl Engine {
             rates: Rates::new(&config.rate),
             wire: Wire::default(),
             groups: Groups::default(),
+            collected: (0, VecDeque::new()),
             unsettled: None,
             gsi: None,
             connections: Connections::default(),
@@ -367,10 +378,15 @@ impl Engine {
     }
 
     fn collect(&mut self, index: usize) {
-        while let Some(entry) = self.qps[index].as_mut() {
-            let Some(work) = entry.shared.collect() else { break };
+        loop {
+            if self.collected.1.is_empty() {
+                let Some(entry) = self.qps[index].as_ref() else { return };
+                self.collected.0 = index;
+                entry.shared.collect_all(&mut self.collected.1);
+            }
+            let Some(work) = self.collected.1.pop_front() else { return };
             // The program was told that the request is queued; a queue pair that was reset since then discards it.
-            let _ = self.accept(index, work);
+            let _ = self.accept(self.collected.0, work);
         }
     }
 
@@ -379,7 +395,8 @@ impl Engine {
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
         let queue = work.queue();
         let result = match work {
-            Work::Send(wr) => entry.qp.post_send(wr, &mut host),
+            // A place in the queue is taken only for a request that was checked.
+            Work::Send(wr) => entry.qp.post_checked_send(wr, &mut host),
             Work::Recv(wr) => entry.qp.post_recv(wr, &mut host),
         };
         match result {

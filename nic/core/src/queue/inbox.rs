@@ -109,23 +109,18 @@ impl<T> Inbox<T> {
         Self { work: Mutex::default(), filled: AtomicBool::new(false) }
     }
 
-    pub(super) fn leave(&self, work: T) {
+    /// Queues work. Calls `ring` if there was none, before any other thread can add more: so whoever adds to what is there
+    /// already knows that it will be collected. Returns whether it did.
+    pub(super) fn leave(&self, works: impl Iterator<Item = T>, ring: impl FnOnce()) -> bool {
         let mut inbox = locked(&self.work);
-        inbox.push_back(work);
-        self.filled.store(true, Ordering::Release);
-    }
-
-    /// Takes the oldest.
-    pub(super) fn collect(&self) -> Option<T> {
-        if !self.filled.load(Ordering::Acquire) {
-            return None;
+        let is_first = inbox.is_empty();
+        inbox.extend(works);
+        let rings = is_first && !inbox.is_empty();
+        if rings {
+            self.filled.store(true, Ordering::Release);
+            ring();
         }
-        let mut inbox = locked(&self.work);
-        let work = inbox.pop_front();
-        if inbox.is_empty() {
-            self.filled.store(false, Ordering::Release);
-        }
-        work
+        rings
     }
 
     /// Takes all, in exchange for an empty queue.
@@ -140,9 +135,9 @@ impl<T> Inbox<T> {
 
 /// The part of a queue pair that the program's threads and the engine share.
 ///
-/// A post goes straight to the engine if no other thread drives it at that moment. Otherwise it waits in the inbox,
-/// and the thread that drives the engine takes it in before it releases the engine. Either way the posting thread
-/// never waits for the engine.
+/// A post goes straight to the engine if that may have to send it at once, and no other thread drives it at that moment.
+/// Otherwise it waits in the inbox, with others: the next turn takes them in together. Either way the posting thread never
+/// waits for the engine.
 #[derive(Debug)]
 pub struct QpShared {
     /// What it was created with.
@@ -151,6 +146,8 @@ pub struct QpShared {
     sends: Places,
     recvs: Places,
     inbox: Inbox<Work>,
+    /// Whether packets are in flight, so that the next turn comes soon.
+    in_flight: AtomicBool,
     /// Whether the program was told of a lost datagram.
     noticed: AtomicBool,
 }
@@ -163,6 +160,7 @@ impl QpShared {
             sends: Places::new(config.cap.max_send_wr),
             recvs: Places::new(config.cap.max_recv_wr),
             inbox: Inbox::new(),
+            in_flight: AtomicBool::new(false),
             noticed: AtomicBool::new(false),
         }
     }
@@ -209,14 +207,30 @@ impl QpShared {
         }
     }
 
-    /// Queues a work request for the thread that drives the engine.
-    pub fn leave(&self, work: Work) {
-        self.inbox.leave(work);
+    /// Queues work requests for the thread that drives the engine. Calls `ring` if there were none, which has to make sure
+    /// that it takes them in; returns whether it did.
+    pub fn leave(&self, works: impl Iterator<Item = Work>, ring: impl FnOnce()) -> bool {
+        self.inbox.leave(works, ring)
     }
 
-    /// Takes the oldest queued work request.
-    pub(crate) fn collect(&self) -> Option<Work> {
-        self.inbox.collect()
+    /// Takes all queued work requests, in exchange for an empty queue.
+    pub(crate) fn collect_all(&self, empty: &mut VecDeque<Work>) {
+        self.inbox.collect_all(empty);
+    }
+
+    /// Records whether packets of requests are in flight.
+    pub(crate) fn set_in_flight(&self, in_flight: bool) {
+        self.in_flight.store(in_flight, Ordering::Relaxed);
+    }
+
+    /// Whether a work request for this queue may wait for the next turn, because it would not be sent earlier: a receive,
+    /// or a send behind packets that are in flight. In ERR it is flushed at once instead.
+    #[must_use]
+    pub fn may_wait(&self, queue: WorkQueue) -> bool {
+        match queue {
+            WorkQueue::Send => self.in_flight.load(Ordering::Relaxed) && self.state() == QpState::Rts,
+            WorkQueue::Recv => !matches!(self.state(), QpState::Reset | QpState::Err),
+        }
     }
 }
 
@@ -225,6 +239,7 @@ mod tests {
     use super::*;
     use qp::queue_pair::Tuning;
     use qp::{Gather, Operation, PdId, QpCap, QpType, Qpn};
+    use std::cell::Cell;
 
     fn shared() -> QpShared {
         QpShared::new(QpConfig {
@@ -267,13 +282,36 @@ mod tests {
     }
 
     #[test]
-    fn what_is_left_is_collected_in_order() {
+    fn what_is_left_is_collected_in_order_and_rings_once() {
         let qp = shared();
-        assert!(qp.collect().is_none());
-        qp.leave(Work::Send(send(1)));
-        qp.leave(Work::Recv(RecvWr { wr_id: 2, ..RecvWr::default() }));
-        assert!(matches!(qp.collect(), Some(Work::Send(wr)) if wr.wr_id == 1));
-        assert!(matches!(qp.collect(), Some(Work::Recv(wr)) if wr.wr_id == 2));
-        assert!(qp.collect().is_none());
+        let mut found = VecDeque::new();
+        qp.collect_all(&mut found);
+        assert!(found.is_empty());
+        let rings = Cell::new(0);
+        let leave = |works: Vec<Work>| qp.leave(works.into_iter(), || rings.set(rings.get() + 1));
+        assert!(!leave(vec![]), "nothing to ring for");
+        assert!(leave(vec![Work::Send(send(1))]));
+        assert!(!leave(vec![Work::Recv(RecvWr { wr_id: 2, ..RecvWr::default() }), Work::Send(send(3))]));
+        assert_eq!(rings.get(), 1);
+        qp.collect_all(&mut found);
+        assert!(matches!(found.pop_front(), Some(Work::Send(wr)) if wr.wr_id == 1));
+        assert!(matches!(found.pop_front(), Some(Work::Recv(wr)) if wr.wr_id == 2));
+        assert!(matches!(found.pop_front(), Some(Work::Send(wr)) if wr.wr_id == 3));
+        qp.collect_all(&mut found);
+        assert!(found.is_empty());
+        assert!(leave(vec![Work::Send(send(4))]), "what was collected does not ring for what follows");
+    }
+
+    #[test]
+    fn sends_wait_behind_packets_in_flight_and_receives_unless_they_are_flushed() {
+        let qp = shared();
+        let waits = || [WorkQueue::Send, WorkQueue::Recv].map(|queue| qp.may_wait(queue));
+        assert_eq!(waits(), [false, false], "RESET");
+        qp.set_state(QpState::Rts);
+        assert_eq!(waits(), [false, true]);
+        qp.set_in_flight(true);
+        assert_eq!(waits(), [true, true]);
+        qp.set_state(QpState::Err);
+        assert_eq!(waits(), [false, false]);
     }
 }

@@ -37,7 +37,7 @@ impl SrqShared {
             return Err(PostError::TooManySges { given, max });
         }
         self.places.reserve().map_err(|max| PostError::QueueFull { queue: "shared receive", max })?;
-        self.inbox.leave(wr);
+        self.inbox.leave(std::iter::once(wr), || {});
         Ok(())
     }
 

@@ -4,7 +4,6 @@ use crate::driver::SocketPort;
 use crate::{AsyncEvent, Device, DeviceConfig, Error, Gather, QpState, RcEnd, Result, WcStatus};
 use rnic_core::engine::ResourceError;
 use rnic_core::link::{FrameRef, Now, Observer};
-use rnic_core::queue::locked;
 use rnic_core::sim::Net;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::time::{Duration, Instant};
@@ -124,7 +123,7 @@ fn work_that_threads_left_while_the_lock_was_held_is_flushed() -> Result<()> {
 /// As if the call had taken the doorbells, and panicked before it had answered them.
 #[test]
 fn work_whose_doorbell_a_panic_swallowed_is_flushed() -> Result<()> {
-    post_and_panic(|port| locked(&port.doorbells).clear())
+    post_and_panic(|port| port.doorbells.forget())
 }
 
 /// An observer with a bug. It runs in whatever thread drives the port, under the lock.

@@ -111,6 +111,7 @@ impl Engine {
             self.note_state(index, state);
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
+        entry.tell_in_flight();
         if entry.qp.failure().is_some() && !entry.explained.failure {
             self.explain_failure(index);
         }
