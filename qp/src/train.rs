@@ -104,7 +104,8 @@ impl<'b> Train<'b> {
     ///
     /// # Panics
     ///
-    /// Panics if there is no room; call [`has_room`](Self::has_room) first.
+    /// Panics if the buffer is too short, in debug builds also if there is no room for another reason: call
+    /// [`has_room`](Self::has_room) first.
     pub fn push<E>(
         &mut self,
         headers: &Headers,
@@ -137,7 +138,7 @@ impl<'b> Train<'b> {
         summed: bool,
         fill: impl FnOnce(&mut [u8], Option<&mut u32>) -> Result<(), E>,
     ) -> Result<(), E> {
-        assert!(self.has_room(headers, payload_len), "pushed a packet into a train without room");
+        debug_assert!(self.has_room(headers, payload_len), "pushed a packet into a train without room");
         let size = Self::packet_size(headers, payload_len);
         let packet = &mut self.buf[self.used..self.used + size];
         let header_len = headers.emit(packet, payload_len);
@@ -154,10 +155,14 @@ impl<'b> Train<'b> {
             crc
         } else {
             fill(&mut packet[header_len..end], None)?;
-            packet[end..covered].fill(0);
+            if end < covered {
+                packet[end..covered].fill(0);
+            }
             self.crc.compute(ident, &packet[..covered])
         };
-        packet[covered..].copy_from_slice(&crc.to_le_bytes());
+        if let Some(icrc) = packet.last_chunk_mut() {
+            *icrc = crc.to_le_bytes();
+        }
         if self.packets == 0 {
             self.segment_size = size;
         } else if size < self.segment_size {

@@ -1,7 +1,7 @@
 //! Doorbells: which queue pairs have work requests in their inboxes.
 //!
 //! A queue pair is listed when the first request comes into its empty inbox. Then the bell is rung, which the holder of
-//! the engine hears: at the latest before the lock is released, or with the next turn.
+//! the engine hears: before it releases the lock, or in its next turn.
 
 use super::handover::Bell;
 use qp::Qpn;
@@ -28,9 +28,15 @@ impl Doorbells {
 
     /// Takes in the contents of the inboxes of all queue pairs that are listed; returns whether there were any.
     pub(super) fn answer(&self, datapath: &mut Datapath) -> bool {
-        let rung = std::mem::take(&mut *locked(&self.rung));
-        rung.iter().for_each(|qpn| datapath.ring(*qpn));
-        !rung.is_empty()
+        let mut rung = std::mem::take(&mut *locked(&self.rung));
+        let found = !rung.is_empty();
+        rung.drain(..).for_each(|qpn| datapath.ring(qpn));
+        let mut next = locked(&self.rung);
+        if next.capacity() == 0 {
+            // The memory serves again.
+            *next = rung;
+        }
+        found
     }
 
     /// Does the same if the bell was rung.

@@ -7,53 +7,58 @@
 
 use super::primitives::{AtomicBool, AtomicU8, AtomicU64, Ordering, fence};
 
-/// A note to the holder of the lock that there is work it does not know of.
-pub(super) struct Bell(AtomicBool);
+/// Notes to the holder of the lock that there is work it does not know of.
+pub(super) struct Bell {
+    /// The work is to be done before the lock is released.
+    now: AtomicBool,
+    /// The work may wait for the next turn.
+    later: AtomicBool,
+}
 
 impl Bell {
     pub(super) fn new() -> Self {
-        Self(AtomicBool::new(false))
-    }
-
-    /// Leaves a note about work that was queued before.
-    fn note(&self) {
-        self.0.store(true, Ordering::Relaxed);
-        // Pairs with the fence in `rings`: either the holder sees the note, or we see what it did before.
-        fence(Ordering::SeqCst);
+        Self { now: AtomicBool::new(false), later: AtomicBool::new(false) }
     }
 
     /// Leaves a note about work that was queued before. Returns the lock if it is free, to be
     /// [released](Self::release).
     pub(super) fn ring<G>(&self, try_lock: impl FnOnce() -> Option<G>) -> Option<G> {
-        self.note();
+        self.now.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `rings`: either the holder sees the note, or we get the lock.
+        fence(Ordering::SeqCst);
         try_lock()
     }
 
     /// Leaves a note about work that was queued before, for the next turn. Returns whether the background thread must be
     /// woken for that.
     pub(super) fn ring_for_later(&self, sleeper: &Sleeper) -> bool {
-        self.note();
+        self.later.store(true, Ordering::Relaxed);
+        // Pairs with the fence in `look`: either the thread sees the note, or we see that it is about to sleep.
+        fence(Ordering::SeqCst);
         sleeper.has_to_know()
     }
 
-    /// Takes the note, if there is one. Called under the lock, before the work is looked for.
+    /// Takes all notes; returns whether there was one. Called under the lock, before the work is looked for.
     pub(super) fn take(&self) -> bool {
-        let word = self.0.load(Ordering::Relaxed);
-        if word {
-            // If another note arrives between the two accesses, its work was queued before it, and is found with the rest.
-            self.0.store(false, Ordering::Relaxed);
-        }
-        word
+        // If another note arrives between the two accesses, its work was queued before it, and is found with the rest.
+        [&self.now, &self.later].into_iter().fold(false, |found, note| {
+            let is_there = note.load(Ordering::Relaxed);
+            if is_there {
+                note.store(false, Ordering::Relaxed);
+            }
+            found | is_there
+        })
     }
 
-    /// Returns whether a note was left since the lock was released.
+    /// Returns whether a note about work that cannot wait was left since the lock was released.
     fn rings(&self) -> bool {
         fence(Ordering::SeqCst);
-        self.0.load(Ordering::Relaxed)
+        self.now.load(Ordering::Relaxed)
     }
 
-    /// Releases the lock. Before each release, runs `serve` with whether there was a note; after it, without the lock,
-    /// runs `after` with the result of `serve`. Repeats this if there is a new note and the lock is free.
+    /// Releases the lock. Before each release, runs `serve` with whether there was a note about work that cannot wait;
+    /// after it, without the lock, runs `after` with the result of `serve`. Repeats this if there is a new note and the lock
+    /// is free.
     pub(super) fn release<G, R>(
         &self,
         mut guard: G,
@@ -62,7 +67,7 @@ impl Bell {
         mut after: impl FnMut(R),
     ) {
         loop {
-            let word = self.take();
+            let word = self.now.load(Ordering::Relaxed) && self.take();
             let served = serve(&mut guard, word);
             drop(guard);
             after(served);
@@ -76,12 +81,12 @@ impl Bell {
         }
     }
 
-    /// Inspects what the lock protects, without serving it. Also returns whether another thread found the lock taken
-    /// meanwhile: then the caller must not sleep, because no other thread will serve that work.
+    /// Inspects what the lock protects, without serving it. Also returns whether there is a note: then the caller must
+    /// not sleep, because no other thread may serve that work.
     pub(super) fn look<G, R>(&self, guard: G, look: impl FnOnce(&G) -> R) -> (R, bool) {
         let found = look(&guard);
         drop(guard);
-        (found, self.rings())
+        (found, self.rings() || self.later.load(Ordering::Relaxed))
     }
 }
 

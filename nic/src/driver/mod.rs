@@ -161,19 +161,29 @@ impl SocketPort {
         }
     }
 
+    /// Whether work requests may be left for the next turn: none of them would leave earlier, and none is a reply. A thread
+    /// that is blocked is not woken for a receive: the first packet would do that.
+    fn may_wait(&self, qp: &QpShared, queue: WorkQueue) -> bool {
+        qp.may_wait(queue)
+            && match queue {
+                WorkQueue::Send => !self.converses.load(Ordering::Relaxed),
+                WorkQueue::Recv => !self.background.sleeper().has_to_know(),
+            }
+    }
+
     /// Leaves work requests for the next turn. Only the first of several costs more than its place in the inbox.
-    fn leave(&self, qp: &QpShared, queue: WorkQueue, works: &mut dyn Iterator<Item = Work>) {
+    fn leave(&self, qp: &QpShared, works: impl Iterator<Item = Work>) {
         if !qp.leave(works, || self.doorbells.list(qp.config.qpn)) {
             return;
         }
-        let sleeps = self.doorbells.bell.ring_for_later(self.background.sleeper());
+        let bell = &self.doorbells.bell;
+        let sleeps = bell.ring_for_later(self.background.sleeper());
         if self.is_wrecked() {
-            // There are no more turns. Whoever holds the lock, or takes it now, flushes everything.
-            if let Some(driven) = self.try_lock() {
+            // There are no more turns.
+            if let Some(driven) = bell.ring(|| self.try_lock()) {
                 self.release(driven);
             }
-        } else if sleeps && queue == WorkQueue::Send {
-            // A receive is of use only to a packet, whose arrival wakes the thread.
+        } else if sleeps {
             self.background.signal();
         }
     }
@@ -222,6 +232,7 @@ impl SocketPort {
     /// Called in standby: sends what the program left undone, if it stopped polling.
     fn sweep(&self) {
         if let Some(mut driven) = self.try_lock() {
+            self.doorbells.answer_bell(&mut driven.datapath);
             if driven.datapath.has_work() {
                 driven.transmit(clock::now());
             }
@@ -358,11 +369,11 @@ impl Port for SocketPort {
         queue: WorkQueue,
         works: &mut dyn Iterator<Item = Work>,
     ) -> Result<(), (usize, PostError)> {
-        let qpn = qp.config.qpn;
-        if qp.may_wait(queue) && !(queue == WorkQueue::Send && self.converses.load(Ordering::Relaxed)) {
-            self.leave(qp, queue, works);
+        if self.may_wait(qp, queue) {
+            self.leave(qp, works);
             return Ok(());
         }
+        let qpn = qp.config.qpn;
         let Some(mut driven) = self.try_lock() else {
             self.hand_in(qp, works);
             return Ok(());
@@ -373,10 +384,21 @@ impl Port for SocketPort {
         if queue == WorkQueue::Send
             && (driven.note_posted() || driven.datapath.engine.is_urgent(qpn, clock::now))
         {
+            // What waits for the next turn may share its train.
+            self.doorbells.answer_bell(&mut driven.datapath);
             driven.transmit(clock::now());
         }
         self.release(driven);
         result
+    }
+
+    fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
+        let queue = work.queue();
+        if self.may_wait(qp, queue) {
+            self.leave(qp, std::iter::once(work));
+            return Ok(());
+        }
+        self.post_list(qp, queue, &mut std::iter::once(work)).map_err(|(_, error)| error)
     }
 
     fn progress(&self) -> bool {

@@ -37,7 +37,7 @@ use crate::wire::IpHeader;
 use crate::wire::opcode::Operation as WireOperation;
 use crate::wire::packet::Packet;
 use crate::wire::selective::MAX_LEN;
-use crate::work::{RecvWr, SendFlags, SendWr, WcStatus, WorkCompletion};
+use crate::work::{Operation, RecvWr, SendFlags, SendWr, WcStatus, WorkCompletion};
 use requester::Requester;
 use responder::{Responder, TakenRecv};
 use selective::OnDemand;
@@ -307,7 +307,7 @@ impl QueuePair {
 
     fn take_send(&mut self, wr: SendWr, host: &mut impl Host) {
         if matches!(self.state, QpState::Sqe | QpState::Err) {
-            self.flush_send(&wr, host);
+            self.flush_send(wr.wr_id, wr.operation, host);
         } else {
             self.requester.push(wr);
         }
@@ -561,18 +561,18 @@ impl QueuePair {
     fn flush_sends(&mut self, host: &mut impl Host) {
         self.requester.stop_timers();
         self.requester.cause = None;
-        while let Some(wqe) = self.requester.pop() {
-            self.flush_send(&wqe, host);
+        while let Some(wr) = self.requester.pop() {
+            self.flush_send(wr.wr_id, wr.operation, host);
         }
     }
 
-    fn flush_send(&mut self, wr: &SendWr, host: &mut impl Host) {
+    fn flush_send(&mut self, wr_id: u64, operation: Operation, host: &mut impl Host) {
         host.release_send();
         self.counters.req_cqe_flush_error += 1;
         host.complete_send(WorkCompletion {
-            wr_id: wr.wr_id,
+            wr_id,
             status: WcStatus::WrFlushErr,
-            opcode: wr.operation.wc_opcode(),
+            opcode: operation.wc_opcode(),
             qpn: self.config.qpn,
             ..WorkCompletion::default()
         });

@@ -86,6 +86,14 @@ impl SendWqe {
     }
 }
 
+/// A work request that is no longer queued.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Finished {
+    pub(super) wr_id: u64,
+    pub(super) operation: Operation,
+    pub(super) flags: SendFlags,
+}
+
 /// State of the requester.
 #[derive(Debug, Default)]
 pub(super) struct Requester {
@@ -157,26 +165,32 @@ impl Requester {
         self.queue.push_back(SendWqe::new(wr));
     }
 
-    pub(super) fn pop(&mut self) -> Option<SendWr> {
-        let wqe = self.queue.pop_front()?;
+    /// Removes the oldest work request, and returns the part of it that its completion repeats.
+    pub(super) fn pop(&mut self) -> Option<Finished> {
+        let wqe = self.queue.front()?;
+        let SendWr { wr_id, operation, flags, .. } = wqe.wr;
         self.position = self.position.saturating_sub(1);
         self.responses_due = self.responses_due.saturating_sub(wqe.responses_due);
-        Some(wqe.wr)
+        self.queue.pop_front();
+        Some(Finished { wr_id, operation, flags })
     }
 
-    /// Index of the next work request to send. A retransmission skips local operations that are done, because they
+    /// The next work request to send, with its index. A retransmission skips local operations that are done, because they
     /// are not idempotent.
-    fn next_index(&self) -> usize {
+    fn next_at(&self) -> Option<(usize, &SendWqe)> {
         let mut index = self.position;
-        while self.queue.get(index).is_some_and(SendWqe::is_done_locally) {
+        loop {
+            let wqe = self.queue.get(index)?;
+            if !wqe.is_done_locally() {
+                return Some((index, wqe));
+            }
             index += 1;
         }
-        index
     }
 
     /// The next work request to send.
     pub(super) fn next(&self) -> Option<&SendWqe> {
-        self.queue.get(self.next_index())
+        self.next_at().map(|(_, wqe)| wqe)
     }
 
     /// Updates the credits from an AETH: the number of completed messages, and the receives posted beyond them.
@@ -305,8 +319,7 @@ impl QueuePair {
         if self.requester.next_psn.distance_from(self.requester.unacked) >= window as i32 {
             return false;
         }
-        let index = self.requester.next_index();
-        self.requester.queue.get(index).is_some_and(|wqe| self.may_start(index, wqe))
+        self.requester.next_at().is_some_and(|(index, wqe)| self.may_start(index, wqe))
     }
 
     /// Whether a work request may be sent: one that has started continues, a new one may have to wait.
@@ -349,7 +362,7 @@ impl QueuePair {
         self.requester
             .queue
             .iter()
-            .take(self.requester.next_index())
+            .take(self.requester.next_at().map_or(usize::MAX, |(index, _)| index))
             .any(|w| w.wr.operation.expects_response() && w.acked < w.packets)
     }
 
@@ -373,15 +386,16 @@ impl QueuePair {
                 }
                 continue;
             }
-            let index = self.requester.next_index();
+            let Some((index, wqe)) = self.requester.next_at() else { break };
+            let (is_local, started) = (wqe.wr.operation.is_local(), wqe.started);
             self.requester.position = index;
-            if self.requester.queue[index].wr.operation.is_local() {
+            if is_local {
                 if !self.execute_locally(index, host) {
                     break;
                 }
                 continue;
             }
-            if !self.requester.queue[index].started && !self.start(index) {
+            if !started && !self.start(index) {
                 break;
             }
             let wqe = &self.requester.queue[index];
@@ -431,14 +445,14 @@ impl QueuePair {
         wqe.sent += request.psns;
         wqe.sent_ever = wqe.sent_ever.max(wqe.sent);
         let complete = wqe.sent >= wqe.packets;
-        if wqe.wr.operation.expects_response() {
+        let expects_response = wqe.wr.operation.expects_response();
+        if expects_response {
             wqe.responses_due += 1;
             self.requester.responses_due += 1;
         }
         self.requester.next_psn = self.requester.next_psn.plus(request.psns);
         if self.config.tuning.selective_repeat {
-            let wants_data = self.requester.queue[index].wr.operation.expects_response();
-            self.requester.flight.depart(now, request.psns, wants_data);
+            self.requester.flight.depart(now, request.psns, expects_response);
         }
         if self.requester.sent_end.is_before(self.requester.next_psn) {
             self.requester.sent_end = self.requester.next_psn;

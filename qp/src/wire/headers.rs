@@ -135,18 +135,17 @@ pub(super) struct BthFields {
 }
 
 impl From<BthFields> for Bth {
+    /// In words, which take a store each, and are loaded as such for the ICRC: after stores of bytes that would wait.
     fn from(f: BthFields) -> Self {
-        Self {
-            opcode: f.opcode,
-            flags: flag(f.solicited, SOLICITED)
-                | flag(f.mig_req, MIG_REQ)
-                | ((f.pad & PAD_MASK) << PAD_SHIFT),
-            pkey: f.pkey.0.into(),
-            ecn: flag(f.fecn, FECN) | flag(f.becn, BECN),
-            dest_qpn: u24_bytes(f.dest_qpn.value()),
-            ack: flag(f.ack_req, ACK_REQ),
-            psn: u24_bytes(f.psn.value()),
-        }
+        let flags =
+            flag(f.solicited, SOLICITED) | flag(f.mig_req, MIG_REQ) | ((f.pad & PAD_MASK) << PAD_SHIFT);
+        let ecn = flag(f.fecn, FECN) | flag(f.becn, BECN);
+        let words: [U32; 3] = [
+            (u32::from(f.opcode) << 24 | u32::from(flags) << 16 | u32::from(f.pkey.0)).into(),
+            (u32::from(ecn) << 24 | f.dest_qpn.value()).into(),
+            (u32::from(flag(f.ack_req, ACK_REQ)) << 24 | f.psn.value()).into(),
+        ];
+        zerocopy::transmute!(words)
     }
 }
 

@@ -410,36 +410,46 @@ impl Headers {
             ack_req: self.ack_req,
             psn: self.psn,
         });
-        let mut at = 0;
-        let mut put = |header: &[u8]| {
-            out[at..at + header.len()].copy_from_slice(header);
-            at += header.len();
-        };
-        put(bth.as_bytes());
-        // In wire order, which is the order of the bits of `HeaderSet`. Most packets have none or one of them.
-        let mut left = info.headers.bits();
-        while left != 0 {
-            let lowest = left & left.wrapping_neg();
-            left -= lowest;
-            match HeaderSet::from_bits_retain(lowest) {
-                HeaderSet::XRCETH => put(XrcEth::new(self.xrc_srqn & XrcEth::SRQN_MASK).as_bytes()),
-                HeaderSet::DETH => put(Deth::from(self.deth).as_bytes()),
-                HeaderSet::FETH => put(Feth::from(self.feth).as_bytes()),
-                HeaderSet::RETH => put(Reth::from(self.reth).as_bytes()),
-                HeaderSet::ATOMIC_ETH => put(AtomicEth::from(self.atomic).as_bytes()),
-                HeaderSet::AETH => put(Aeth::from(self.aeth).as_bytes()),
-                HeaderSet::ATOMIC_ACK_ETH => put(AtomicAckEth::new(self.atomic_ack).as_bytes()),
-                HeaderSet::IMM_DT => put(ImmDt::new(self.imm).as_bytes()),
-                HeaderSet::IETH => put(Ieth::new(self.ieth).as_bytes()),
-                HeaderSet::CNP_RESERVED => {
-                    let reserved: [U64; 2] = [self.token.into(), 0.into()];
-                    put(reserved.as_bytes());
-                }
-                _ => {}
-            }
+        let at = put(out, 0, bth);
+        match info.headers {
+            HeaderSet::RETH => put(out, at, Reth::from(self.reth)),
+            HeaderSet::AETH => put(out, at, Aeth::from(self.aeth)),
+            headers if headers.is_empty() => at,
+            headers => self.emit_others(headers, out, at),
+        }
+    }
+
+    /// Writes extension headers at an offset, and returns the offset behind them. Few packets have others than the two that
+    /// are written without this loop, in which the compiler prepares all of them first.
+    #[inline(never)]
+    fn emit_others(&self, headers: HeaderSet, out: &mut [u8], mut at: usize) -> usize {
+        // The bits are in wire order.
+        for header in headers.iter() {
+            at = match header {
+                HeaderSet::XRCETH => put(out, at, XrcEth::new(self.xrc_srqn & XrcEth::SRQN_MASK)),
+                HeaderSet::DETH => put(out, at, Deth::from(self.deth)),
+                HeaderSet::FETH => put(out, at, Feth::from(self.feth)),
+                HeaderSet::RETH => put(out, at, Reth::from(self.reth)),
+                HeaderSet::ATOMIC_ETH => put(out, at, AtomicEth::from(self.atomic)),
+                HeaderSet::AETH => put(out, at, Aeth::from(self.aeth)),
+                HeaderSet::ATOMIC_ACK_ETH => put(out, at, AtomicAckEth::new(self.atomic_ack)),
+                HeaderSet::IMM_DT => put(out, at, ImmDt::new(self.imm)),
+                HeaderSet::IETH => put(out, at, Ieth::new(self.ieth)),
+                HeaderSet::CNP_RESERVED => put::<[U64; 2]>(out, at, [self.token.into(), 0.into()]),
+                _ => at,
+            };
         }
         at
     }
+}
+
+/// Writes a header at an offset, and returns the offset behind it. The length is known where it is compiled, so that this
+/// is a store or two, and not a call of `memcpy`.
+#[inline(always)]
+fn put<H: IntoBytes + Immutable>(out: &mut [u8], at: usize, header: H) -> usize {
+    let end = at + size_of::<H>();
+    out[at..end].copy_from_slice(header.as_bytes());
+    end
 }
 
 #[cfg(test)]

@@ -195,6 +195,49 @@ static void wide(struct ibv_pd *pd, struct ibv_cq *cq) {
 	REFUSED(ibv_destroy_qp(qp), 0);
 }
 
+/* Which queue pairs offer which calls: each is refused where its service does not have the operation. */
+static void calls(struct ibv_context *context, struct ibv_pd *pd, struct ibv_cq *cq) {
+	const uint64_t sends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
+	const uint64_t connected = sends | IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM |
+				   IBV_QP_EX_WITH_LOCAL_INV | IBV_QP_EX_WITH_BIND_MW;
+	const uint64_t reliable = connected | IBV_QP_EX_WITH_SEND_WITH_INV | IBV_QP_EX_WITH_RDMA_READ |
+				  IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP | IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD;
+	/* ATOMIC_WRITE and FLUSH, which older headers do not name. */
+	const uint64_t placed = 1 << 11 | 1 << 12;
+	const struct {
+		enum ibv_qp_type type;
+		uint64_t offered;
+	} kinds[] = {
+		{IBV_QPT_UD, sends},
+		{IBV_QPT_UC, connected},
+		{IBV_QPT_XRC_SEND, reliable},
+		{IBV_QPT_RC, reliable | placed},
+	};
+	for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+		for (int bit = 0; bit < 16; bit++) {
+			struct ibv_qp_init_attr_ex init = {
+				.send_cq = cq,
+				.recv_cq = kinds[i].type == IBV_QPT_XRC_SEND ? NULL : cq,
+				.qp_type = kinds[i].type,
+				.cap = {.max_send_wr = 1, .max_send_sge = 1},
+				.pd = pd,
+				.comp_mask = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS,
+				.send_ops_flags = 1 << bit,
+			};
+			errno = 0;
+			struct ibv_qp *qp = ibv_create_qp_ex(context, &init);
+			int is_offered = kinds[i].offered >> bit & 1;
+			if (is_offered ? !qp : qp || errno != EOPNOTSUPP) {
+				printf("FAILED: type %d, call %d (errno %d)\n", kinds[i].type, bit, errno);
+				failures++;
+			}
+			if (qp) {
+				REFUSED(ibv_destroy_qp(qp), 0);
+			}
+		}
+	}
+}
+
 static void order(struct ibv_context *context) {
 	static char buffer[4096];
 	struct ibv_comp_channel *channel = ibv_create_comp_channel(context);
@@ -235,6 +278,7 @@ int main(void) {
 	inline_data(pd, cq, mr);
 	states(pd, cq, mr);
 	wide(pd, cq);
+	calls(context, pd, cq);
 	order(context);
 	/* After all this, the device still works. */
 	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);

@@ -67,14 +67,14 @@ impl PortObjects {
         }
     }
 
-    /// The environment of one queue pair. `accepted` counts the work requests that occupy places in its queues.
+    /// The environment of one queue pair.
     pub(crate) fn of<'a>(
         &'a mut self,
         links: &'a QpLinks,
         shared: &'a QpShared,
-        accepted: &'a mut [u32; 2],
+        taken: &'a mut Taken,
     ) -> QpHost<'a> {
-        QpHost { state: self, links, shared, accepted, pkey_index: 0 }
+        QpHost { state: self, links, shared, taken, pkey_index: 0 }
     }
 
     /// Looks up a completion queue.
@@ -106,21 +106,52 @@ impl PortObjects {
     }
 }
 
+/// The places in the queues of a queue pair that its work requests take.
+#[derive(Debug, Default)]
+pub(crate) struct Taken {
+    /// Per queue.
+    places: [u32; 2],
+    /// Those of send requests that have left the queue. The program does not know of them before it finds a completion, so
+    /// they are released before the next one, or once the queue pair is settled: many at once.
+    left: u32,
+}
+
+impl Taken {
+    /// A work request takes a place.
+    pub(super) fn add(&mut self, queue: WorkQueue) {
+        let taken = &mut self.places[queue as usize];
+        *taken = taken.wrapping_add(1);
+    }
+
+    /// Releases all places but those of the `outstanding` work requests that are in the queues.
+    pub(super) fn settle(&mut self, outstanding: [usize; 2], shared: &QpShared) {
+        self.left = 0;
+        for (queue, outstanding) in [WorkQueue::Send, WorkQueue::Recv].into_iter().zip(outstanding) {
+            let taken = &mut self.places[queue as usize];
+            let finished = taken.wrapping_sub(u32::try_from(outstanding).unwrap_or(u32::MAX));
+            if finished > 0 {
+                shared.finish(queue, finished);
+                *taken = taken.wrapping_sub(finished);
+            }
+        }
+    }
+}
+
 /// The environment of one queue pair during an operation.
 pub(crate) struct QpHost<'a> {
     state: &'a mut PortObjects,
     links: &'a QpLinks,
     shared: &'a QpShared,
-    accepted: &'a mut [u32; 2],
+    taken: &'a mut Taken,
     /// Index of the port's P_Key that the current packet carries, for QP1; 0 for others.
     pub(super) pkey_index: u16,
 }
 
 impl QpHost<'_> {
-    fn release(&mut self, queue: WorkQueue) {
-        let accepted = &mut self.accepted[queue as usize];
-        *accepted = accepted.wrapping_sub(1);
-        self.shared.finish(queue, 1);
+    fn release(&mut self, queue: WorkQueue, count: u32) {
+        let taken = &mut self.taken.places[queue as usize];
+        *taken = taken.wrapping_sub(count);
+        self.shared.finish(queue, count);
     }
 }
 
@@ -188,6 +219,8 @@ impl Memory for QpHost<'_> {
 
 impl Host for QpHost<'_> {
     fn complete_send(&mut self, completion: WorkCompletion) {
+        let left = std::mem::take(&mut self.taken.left);
+        self.release(WorkQueue::Send, left);
         let wakes = completion.status != WcStatus::Success;
         self.state.complete(self.links.send_cq, self.shared, completion, wakes);
     }
@@ -204,11 +237,11 @@ impl Host for QpHost<'_> {
     }
 
     fn release_send(&mut self) {
-        self.release(WorkQueue::Send);
+        self.taken.left += 1;
     }
 
     fn release_recv(&mut self) {
-        self.release(WorkQueue::Recv);
+        self.release(WorkQueue::Recv, 1);
     }
 
     fn event(&mut self, qpn: Qpn, event: QpEvent) {

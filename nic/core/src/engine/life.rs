@@ -198,7 +198,7 @@ impl Engine {
         if state == QpState::Reset {
             return false;
         }
-        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.taken);
         // The transition to ERR is allowed from every other state, so it cannot be refused.
         let _ = entry.qp.modify(&QpAttr::to_state(QpState::Err), &self.limits, &mut host);
         self.settle_one(index);

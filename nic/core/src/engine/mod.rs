@@ -63,7 +63,7 @@ use crate::queue::{CqShared, QpShared, Work};
 use cc::{Paces, Policy};
 use connections::Connections;
 use drains::Drains;
-use host::PortObjects;
+use host::{PortObjects, Taken};
 use life::Life;
 use multicast::Groups;
 use numbers::Numbers;
@@ -142,8 +142,7 @@ struct QpEntry {
     /// The path to the peer that it is connected to.
     path: Option<Path>,
     flights: Flights,
-    /// Work requests accepted by the queue pair, per queue.
-    accepted: [u32; 2],
+    taken: Taken,
     /// When it last sent unacknowledged packets.
     last_sent: Option<Instant>,
     /// Where the last datagram went.
@@ -392,7 +391,7 @@ impl Engine {
 
     fn accept(&mut self, index: usize, work: Work) -> Result<(), PostError> {
         let Some(entry) = self.qps[index].as_mut() else { return Ok(()) };
-        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.taken);
         let queue = work.queue();
         let result = match work {
             // A place in the queue is taken only for a request that was checked.
@@ -400,7 +399,7 @@ impl Engine {
             Work::Recv(wr) => entry.qp.post_recv(wr, &mut host),
         };
         match result {
-            Ok(()) => entry.accepted[queue as usize] = entry.accepted[queue as usize].wrapping_add(1),
+            Ok(()) => entry.taken.add(queue),
             Err(_) => entry.shared.finish(queue, 1),
         }
         result

@@ -28,11 +28,7 @@ impl Engine {
         let limits = self.limits;
         let Some(entry) = self.qps[index].as_mut() else { return Err(ModifyQpError::NoSuchQueuePair(qpn)) };
         let before = entry.qp.state();
-        entry.qp.modify(
-            attr,
-            &limits,
-            &mut self.host.of(&entry.links, &entry.shared, &mut entry.accepted),
-        )?;
+        entry.qp.modify(attr, &limits, &mut self.host.of(&entry.links, &entry.shared, &mut entry.taken))?;
         entry.shared.set_state(entry.qp.state());
         if entry.qp.failure().is_none() {
             entry.explained = Explained::default();

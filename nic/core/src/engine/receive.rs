@@ -223,7 +223,7 @@ impl Engine {
                 .qp
                 .set_selective_peer(partner.is_some_and(|partner| partner.understands(Features::SELECTIVE)));
         }
-        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.taken);
         host.pkey_index = pkey_index;
         let outcome = entry.qp.handle_packet(now, arrival, packet, &mut host);
         if entry.flow.is_some() && !packet.info().is_request {

@@ -6,7 +6,7 @@ use super::multicast::{MAX_ATTACHED, MAX_GROUPS};
 use super::srq::{MAX_SRQ, MAX_SRQ_SGE, MAX_SRQ_WR};
 use super::{CqId, Engine, QpEntry, QpLinks};
 use crate::memory::{BufferError, RegisterError};
-use crate::queue::{CqProducer, CqRoom, QpShared, WorkQueue};
+use crate::queue::{CqProducer, CqRoom, QpShared};
 use crate::verbs::device::DeviceAttr;
 use qp::queue_pair::{QpConfig, Tuning};
 use qp::wire::mad::hello::Features;
@@ -418,7 +418,7 @@ impl Engine {
             links,
             path: None,
             flights: super::Flights::default(),
-            accepted: [0; 2],
+            taken: super::Taken::default(),
             last_sent: None,
             last_to: None,
             foreign_cnp: None,
@@ -442,7 +442,7 @@ impl Engine {
             return Err(ResourceError::Busy { what: "queue pair", users, by: "multicast groups" });
         }
         self.disconnect(index);
-        let Some(entry) = self.qps[index].take() else {
+        let Some(mut entry) = self.qps[index].take() else {
             return Err(ResourceError::Unknown { what: "queue pair" });
         };
         if self.gsi == Some(index) {
@@ -455,9 +455,7 @@ impl Engine {
         self.host.events.forget(EventSource::QueuePair(qpn));
         self.numbers.release(index);
         self.live -= 1;
-        for queue in [WorkQueue::Send, WorkQueue::Recv] {
-            entry.shared.finish(queue, entry.accepted[queue as usize]);
-        }
+        entry.taken.settle([0; 2], &entry.shared);
         Ok(())
     }
 

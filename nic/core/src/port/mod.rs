@@ -137,6 +137,12 @@ pub trait Port: Send + Sync {
         works: &mut dyn Iterator<Item = Work>,
     ) -> Result<(), (usize, PostError)>;
 
+    /// Posts a work request that has its place reserved in `qp`.
+    fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
+        let queue = work.queue();
+        self.post_list(qp, queue, &mut std::iter::once(work)).map_err(|(_, error)| error)
+    }
+
     /// Takes a turn in a program thread that waits for something. Returns whether anything happened. In virtual time
     /// nothing ever does: time stands still while a program polls.
     fn progress(&self) -> bool;
@@ -201,12 +207,6 @@ impl dyn Port {
     /// does not exist.
     pub fn inspect<R>(&self, look: impl FnOnce(&Engine) -> R) -> Option<R> {
         self.is_ours().then(|| once(|datapath, _| look(&datapath.engine), |act| self.look_at_datapath(act)))
-    }
-
-    /// Posts a work request that has its place reserved in `qp`.
-    pub fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
-        let queue = work.queue();
-        self.post_list(qp, queue, &mut std::iter::once(work)).map_err(|(_, error)| error)
     }
 
     /// Waits until `ready` returns something or `timeout` has passed. In virtual time, `None` also means that nothing

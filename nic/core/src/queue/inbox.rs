@@ -114,7 +114,8 @@ impl<T> Inbox<T> {
     pub(super) fn leave(&self, works: impl Iterator<Item = T>, ring: impl FnOnce()) -> bool {
         let mut inbox = locked(&self.work);
         let is_first = inbox.is_empty();
-        inbox.extend(works);
+        // Most often it is one.
+        works.for_each(|work| inbox.push_back(work));
         let rings = is_first && !inbox.is_empty();
         if rings {
             self.filled.store(true, Ordering::Release);

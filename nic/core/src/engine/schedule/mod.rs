@@ -25,7 +25,6 @@ pub(super) use wire::Wire;
 use super::peers::FLIGHT_LIFE;
 use super::rate::CnpSource;
 use super::{Engine, QpEntry};
-use crate::queue::WorkQueue;
 use qp::QpState;
 use time::{Duration, Instant};
 
@@ -95,14 +94,7 @@ impl Engine {
     pub(super) fn settle_one(&mut self, index: usize) {
         let Some(entry) = self.qps[index].as_mut() else { return };
         let outstanding = [entry.qp.sends_outstanding(), entry.qp.recvs_outstanding()];
-        for (queue, outstanding) in [WorkQueue::Send, WorkQueue::Recv].into_iter().zip(outstanding) {
-            let accepted = &mut entry.accepted[queue as usize];
-            let finished = accepted.wrapping_sub(u32::try_from(outstanding).unwrap_or(u32::MAX));
-            if finished > 0 {
-                entry.shared.finish(queue, finished);
-                *accepted = accepted.wrapping_sub(finished);
-            }
-        }
+        entry.taken.settle(outstanding, &entry.shared);
         let state = entry.shared.state();
         if state != entry.qp.state() {
             entry.shared.set_state(entry.qp.state());
@@ -178,7 +170,7 @@ impl Engine {
         }
         // Deadlines move far more often than they pass, so the alarm may be set for an earlier one.
         if entry.qp.poll_timeout().is_some_and(|due| due <= now) {
-            let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+            let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.taken);
             entry.qp.handle_timeout(now, &mut host);
             self.explain_stall(now, index);
         }

@@ -138,7 +138,7 @@ impl Engine {
         let before = grant.path.departure(train);
         let mut budget = Budget { requests: grant.requests, responses: grant.responses };
         let from = entry.qp.next_psn();
-        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.accepted);
+        let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.taken);
         entry.qp.poll_transmit(now, train, &mut budget, &mut host);
         let departure = grant.path.departure(train).since(&before);
         if departure.packets > 0 {
