@@ -9,6 +9,18 @@ fn counter(document: &Value, side: &str, name: &str) -> u64 {
     document["results"][0][side][name].as_u64().unwrap()
 }
 
+/// Tries up to three times. Two processes share the processors with whatever else runs: one that stands still for long
+/// enough reacts to a pause too late, or leaves the port to the other. A wrong rule fails every time.
+fn holds(attempt: impl Fn() -> Result<(), String>) {
+    let failures: Vec<String> = (0..3).map_while(|_| attempt().err()).collect();
+    assert!(failures.len() < 3, "{failures:#?}");
+}
+
+/// The condition, or why it does not hold.
+fn ensure(condition: bool, why: impl ToString) -> Result<(), String> {
+    if condition { Ok(()) } else { Err(why.to_string()) }
+}
+
 #[test]
 fn a_priority_with_pfc_loses_nothing_where_another_one_does() {
     // The WRITEs of one queue pair overflow this buffer.
@@ -16,18 +28,21 @@ fn a_priority_with_pfc_loses_nothing_where_another_one_does() {
     let args =
         ["--size", "4096", "-n", "600", "--mtu", "1024", "--json", "--link", "ethernet:rate=1Gb/s,pfc=3"];
     let run = |class: &[&str]| json(&server.client(&[&args[..], class].concat()));
-    let lossy = run(&["--sl", "0"]);
-    let lossless = run(&["--sl", "3"]);
-    // DSCP 26 has the same priority.
-    let by_dscp = run(&["--tclass", "0x68"]);
     let of = |document: &Value, name| counter(document, "server_counters", name);
+    let lossy = run(&["--sl", "0"]);
     assert!(of(&lossy, "link_rx_dropped") > 0, "{lossy}");
     assert_eq!(of(&lossy, "link_tx_pause"), 0, "{lossy}");
     assert_eq!(lossy["delivery"], "lost");
-    for document in [lossless, by_dscp] {
-        assert_eq!(of(&document, "link_rx_dropped"), 0, "{document}");
-        assert!(of(&document, "link_tx_pause") > 0, "{document}");
-        assert_ne!(document["delivery"], "lost");
+    // DSCP 26 has the same priority.
+    for class in [["--sl", "3"], ["--tclass", "0x68"]] {
+        holds(|| {
+            let lossless = run(&class);
+            let pauses = of(&lossless, "link_tx_pause") > 0;
+            ensure(
+                pauses && of(&lossless, "link_rx_dropped") == 0 && lossless["delivery"] != "lost",
+                lossless,
+            )
+        });
     }
 }
 
@@ -41,13 +56,14 @@ fn classes_share_a_port_by_their_bandwidth() {
         let args = [&args[..], &link].concat();
         server.command(&args).stdout(Stdio::piped()).spawn().unwrap()
     };
-    let clients = ["0", "1"].map(start);
-    let [large, small] = clients.map(|client| {
-        let document = json(&client.wait_with_output().unwrap());
-        document["results"][0]["bw_average_mib_per_s"].as_f64().unwrap()
+    holds(|| {
+        let [large, small] = ["0", "1"].map(start).map(|client| {
+            let document = json(&client.wait_with_output().unwrap());
+            document["results"][0]["bw_average_mib_per_s"].as_f64().unwrap()
+        });
+        // 80 to 20, minus the time that each has alone while the other starts or ends.
+        ensure(large > 2.0 * small && small > 0.0, format_args!("{large} and {small} MiB/s"))
     });
-    // 80 to 20, minus the time that each has alone while the other starts or ends.
-    assert!(large > 2.0 * small && small > 0.0, "{large} and {small} MiB/s");
 }
 
 #[test]
