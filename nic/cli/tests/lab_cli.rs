@@ -288,10 +288,15 @@ fn a_run_fails_if_the_program_of_the_student_does() {
     assert!(whole.contains(rust), "{whole}");
     let ended = "rnic: your program is to end with exit code 0, and it ended with";
     let says = |what: &str| format!("build = [\"sh\", \"-c\", \"{what}\"]\n");
+    // It has what the program prints to until this test ends, and is not waited for.
+    let stop = folder.join("stop");
+    let leaves =
+        format!("for i in $(seq 3000); do [ -e {} ] && exit; sleep 0.1; done & exit 0", stop.display());
     for (build, end, code, said) in [
         ("", "exit 3", 1, format!("{ended} exit status: 3\n")),
         ("", "kill -ABRT $$", 1, format!("{ended} signal: 6 (SIGABRT)")),
         ("", "exit 0", 0, "The program ended with exit code 0.".to_owned()),
+        ("", &leaves, 0, "The program ended with exit code 0.".to_owned()),
         (
             &*says("echo line 7 >&2; exit 4"),
             "exit 0",
@@ -320,6 +325,7 @@ fn a_run_fails_if_the_program_of_the_student_does() {
         let is_built = !build.contains("exit 4");
         assert!(is_built || told.contains("wrong   builds") && !told.contains("acknowledged"), "{told}");
     }
+    fs::write(stop, "").unwrap();
 }
 
 #[test]

@@ -1,6 +1,7 @@
 //! Labs whose task is a program: it runs for real, over sockets, and its packets are judged.
 
 use super::folder::Folder;
+use nix::sys::memfd::{MFdFlags, memfd_create};
 use rnic::capture::{DecodedPacket, Decoder};
 use rnic::ladder::{Ladder, Style};
 use rnic_lab::Value;
@@ -10,8 +11,10 @@ use rnic_lab::judge::{State, Verdict};
 use rnic_lab::program::{BEGINS, Seen, Write, begins};
 use rnic_lab::template::fill;
 use std::error::Error;
-use std::fs;
+use std::fs::{self, File};
+use std::io;
 use std::net::IpAddr;
+use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 use std::time::{Duration, Instant};
@@ -50,43 +53,39 @@ fn language<'a>(
 /// Runs a command with a limit, and keeps what it prints. Says whether it ended in time.
 fn limited(command: &mut Command, patience: Duration) -> Result<(Output, bool), Box<dyn Error>> {
     let name = command.get_program().to_string_lossy().into_owned();
+    // Files in memory: a program that prints much waits for no reader, and one that leaves a process behind, which goes on
+    // printing, is not waited for.
+    let (mut stdout, mut stderr) = (memory()?, memory()?);
     let mut child = command
         .stdin(Stdio::null())
-        .stdout(Stdio::piped())
-        .stderr(Stdio::piped())
+        .stdout(stdout.try_clone()?)
+        .stderr(stderr.try_clone()?)
         .spawn()
         .map_err(|why| format!("cannot run {name}: {why}"))?;
     let end = Instant::now() + patience;
-    // A program that prints more than a pipe holds would wait for a reader.
-    let output = std::thread::scope(|scope| {
-        let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
-        let stdout = scope.spawn(move || read(stdout));
-        let stderr = scope.spawn(move || read(stderr));
-        let status = loop {
-            match child.try_wait() {
-                Ok(None) if Instant::now() > end => {
-                    let _ = child.kill();
-                    break child.wait();
-                }
-                Ok(None) => std::thread::sleep(Duration::from_millis(10)),
-                Ok(Some(status)) => break Ok(status),
-                Err(why) => break Err(why),
+    let (status, is_in_time) = loop {
+        match child.try_wait()? {
+            Some(status) => break (status, true),
+            None if Instant::now() > end => {
+                let _ = child.kill();
+                break (child.wait()?, false);
             }
-        };
-        let (stdout, stderr) = (stdout.join().unwrap_or_default(), stderr.join().unwrap_or_default());
-        status.map(|status| Output { status, stdout, stderr })
-    })?;
-    let is_in_time = Instant::now() <= end;
-    Ok((output, is_in_time))
+            None => std::thread::sleep(Duration::from_millis(10)),
+        }
+    };
+    Ok((Output { status, stdout: read(&mut stdout)?, stderr: read(&mut stderr)? }, is_in_time))
 }
 
-fn read(pipe: Option<impl std::io::Read>) -> Vec<u8> {
-    let mut bytes = Vec::new();
-    if let Some(mut pipe) = pipe {
-        // What came before an error is worth having.
-        let _ = pipe.read_to_end(&mut bytes);
-    }
-    bytes
+/// A file that only this process and its children have.
+fn memory() -> io::Result<File> {
+    Ok(memfd_create(c"rnic-lab", MFdFlags::MFD_CLOEXEC)?.into())
+}
+
+/// What is in a file by now. Its writers have the same position in it, so it is read without moving that.
+fn read(file: &mut File) -> io::Result<Vec<u8>> {
+    let mut bytes = vec![0; usize::try_from(file.metadata()?.len()).map_err(io::Error::other)?];
+    file.read_exact_at(&mut bytes, 0)?;
+    Ok(bytes)
 }
 
 /// Builds and runs the program, under `rnic run` if it uses libibverbs.
@@ -268,7 +267,7 @@ pub(super) fn judge(folder: &Folder, verdict: &mut Verdict) -> Result<(), Box<dy
 /// The packets of a capture. A device that sends to itself sees each packet leave and come, and the capture has both: one counts.
 fn packets(capture: &Path) -> Result<Vec<DecodedPacket>, Box<dyn Error>> {
     // A program that opened no device left none.
-    let Ok(file) = fs::File::open(capture) else { return Ok(Vec::new()) };
+    let Ok(file) = File::open(capture) else { return Ok(Vec::new()) };
     let mut packets = Decoder::new(file)?.collect::<Result<Vec<_>, _>>()?;
     let mut has_left: Vec<(IpAddr, u32)> = Vec::new();
     packets.retain(|packet| {
