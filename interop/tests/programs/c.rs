@@ -43,6 +43,11 @@ fn what_is_wrong_is_refused_with_the_usual_errno() {
     all_holds("misuse", &[]);
 }
 
+#[test]
+fn device_memory_is_sent_and_written_where_its_region_says() {
+    all_holds("device_memory", &[]);
+}
+
 /// brpc loads `libibverbs.so`.
 #[test]
 fn a_program_that_loads_the_library_by_any_name_gets_this_one() {
