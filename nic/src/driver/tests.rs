@@ -2,7 +2,10 @@
 
 use super::SocketPort;
 use crate::{Access, ConnectOptions, DeviceConfig, Gather, QpInit, QueuePair, RcEnd, Remote, Result};
+use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
+use rnic_core::engine::Engine;
 use rnic_core::port::Port;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, mpsc};
 
 /// Posts from another thread; returns once the post has returned.
@@ -32,6 +35,81 @@ fn what_is_posted_while_somebody_looks_at_the_engine_is_taken_in() -> Result<()>
     let (left, _right, port) = sender()?;
     (&*port as &dyn Port).inspect(|_| post_elsewhere(&left));
     assert_eq!(taken_in(&port, &left), 1);
+    Ok(())
+}
+
+/// A request that changes nothing at the peer.
+fn post_empty_write(end: &RcEnd) -> Result<()> {
+    end.qp.write(1, Gather::Empty, Remote::default())
+}
+
+/// Waits for a packet, without reading it.
+fn wait_for_packet(port: &SocketPort) {
+    #[expect(unsafe_code, reason = "the number of a descriptor, which the port keeps open")]
+    // SAFETY: the port, which owns it, outlives the call.
+    let socket = unsafe { BorrowedFd::borrow_raw(port.lock().udp.receive_fd()) };
+    let mut wanted = [PollFd::new(socket, PollFlags::POLLIN)];
+    assert_eq!(poll(&mut wanted, PollTimeout::from(10_000u16)), Ok(1), "a packet");
+}
+
+#[test]
+fn requests_behind_packets_in_flight_wait_together_for_the_next_turn() -> Result<()> {
+    let (left, _right, port) = sender()?;
+    post_empty_write(&left)?;
+    assert_eq!(taken_in(&port, &left), 1, "it left at once");
+    wait_for_packet(&port);
+    for _ in 0..5 {
+        post_empty_write(&left)?;
+    }
+    assert_eq!(taken_in(&port, &left), 1, "nobody has looked into the inbox");
+    assert!(
+        port.next_wanted().0.is_some_and(|at| at <= crate::clock::now()),
+        "a thread that drives stays awake"
+    );
+    let before = port.lock().udp.counters().sends;
+    let look = |engine: &Engine| engine.qp(left.qp.qpn()).map(qp::QueuePair::sends_outstanding);
+    assert_eq!((&*port as &dyn Port).inspect(look), Some(Some(6)), "whoever looks at the engine finds them");
+    assert!(port.background_turn().0);
+    assert_eq!(port.lock().udp.counters().sends - before, 1, "they leave in one train");
+    assert_eq!(taken_in(&port, &left), 5, "the first is acknowledged");
+    // Once nothing is in flight, the next one leaves at once again.
+    while taken_in(&port, &left) > 0 {
+        port.background_turn();
+    }
+    post_empty_write(&left)?;
+    assert_eq!(taken_in(&port, &left), 1);
+    Ok(())
+}
+
+/// What is left in an inbox of a port whose program polls is sent by the standby, and at the end.
+#[test]
+fn what_waits_for_the_next_turn_leaves_also_if_the_program_takes_none() -> Result<()> {
+    for act in [SocketPort::sweep, |port: &SocketPort| port.flush()] {
+        let (left, _right, port) = sender()?;
+        post_empty_write(&left)?;
+        post_empty_write(&left)?;
+        assert_eq!(taken_in(&port, &left), 1);
+        let next_psn = || port.lock().datapath.engine.qp(left.qp.qpn()).map(qp::QueuePair::next_psn);
+        let before = next_psn().expect("it is there");
+        act(&port);
+        assert_eq!(next_psn(), Some(before.plus(1)));
+    }
+    Ok(())
+}
+
+#[test]
+fn a_receive_that_was_posted_before_the_message_is_there_for_it() -> Result<()> {
+    let (right, left, port) = sender()?;
+    for wr_id in 0..3 {
+        assert!(!port.background.sleeper().has_to_know(), "its thread has ended");
+        right.qp.recv(wr_id, Gather::Empty)?;
+        left.qp.send(7, Gather::Empty)?;
+        wait_for_packet(&port);
+        port.background_turn();
+        assert_eq!(right.wait()?.wr_id, wr_id);
+        assert_eq!(left.wait()?.status, crate::WcStatus::Success);
+    }
+    assert_eq!(port.with_driven(|driven| driven.datapath.engine.qp_counters().send_rnr_err), 0);
     Ok(())
 }
 

@@ -272,3 +272,55 @@ impl Host for QpHost<'_> {
         self.links.xrcd.and_then(|xrcd| self.state.srqs.pd(xrc_srq, xrcd))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::numbers::Numbers;
+    use crate::memory::KeySource;
+    use qp::queue_pair::{QpConfig, Tuning};
+    use qp::{Gather, Operation, QpCap, QpType, SendWr};
+
+    /// Whoever finds the completion of a request posts again: the places of those before it are free by then.
+    #[test]
+    fn places_are_free_before_the_program_can_know_of_it() {
+        let cap = QpCap { max_send_wr: 3, ..QpCap::default() };
+        let shared = QpShared::new(QpConfig {
+            qpn: Qpn::new(5),
+            qp_type: QpType::Rc,
+            pd: PdId(1),
+            cap,
+            sq_sig_all: false,
+            has_srq: false,
+            tuning: Tuning::default(),
+        });
+        shared.set_state(QpState::Rts);
+        let send = SendWr::new(1, Operation::Send { imm: None, invalidate: None }, Gather::Empty);
+        let regions = RegionTable::new(1, KeySource::Seed([0; 32]));
+        let mut objects = PortObjects::new(regions, SrqTable::new(Numbers::new(0, None)));
+        let (links, mut taken) = (QpLinks::default(), Taken::default());
+        for _ in 0..3 {
+            shared.reserve_send(&send).expect("room");
+            taken.add(WorkQueue::Send);
+        }
+        // Two leave, in two calls, and nobody can know of it.
+        for _ in 0..2 {
+            objects.of(&links, &shared, &mut taken).release_send();
+        }
+        shared.reserve_send(&send).expect_err("no room yet");
+        objects.of(&links, &shared, &mut taken).complete_send(WorkCompletion::default());
+        for _ in 0..2 {
+            shared.reserve_send(&send).expect("the two places are free");
+            taken.add(WorkQueue::Send);
+        }
+        shared.reserve_send(&send).expect_err("no more than two");
+        // The third leaves without a completion, and is settled.
+        objects.of(&links, &shared, &mut taken).release_send();
+        taken.settle([2, 0], &shared);
+        shared.reserve_send(&send).expect("its place");
+        shared.reserve_send(&send).expect_err("only its place");
+        taken.add(WorkQueue::Send);
+        objects.of(&links, &shared, &mut taken).complete_send(WorkCompletion::default());
+        shared.reserve_send(&send).expect_err("no place is freed twice");
+    }
+}
