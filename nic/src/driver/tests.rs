@@ -102,7 +102,11 @@ fn a_receive_that_was_posted_before_the_message_is_there_for_it() -> Result<()> 
     let (right, left, port) = sender()?;
     for wr_id in 0..3 {
         assert!(!port.background.sleeper().has_to_know(), "its thread has ended");
+        // The next packet is the message.
+        while port.background_turn().0 {}
         right.qp.recv(wr_id, Gather::Empty)?;
+        let known = || port.lock().datapath.engine.qp(right.qp.qpn()).map(qp::QueuePair::recvs_outstanding);
+        assert_eq!(known(), Some(0), "it waits in the inbox");
         left.qp.send(7, Gather::Empty)?;
         wait_for_packet(&port);
         port.background_turn();

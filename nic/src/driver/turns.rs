@@ -63,7 +63,7 @@ impl Driven {
             return 1;
         }
         rnic_core::memory::refresh(now);
-        let datagrams = self.receive(now, doorbells);
+        let datagrams = self.receive(now);
         doorbells.answer_bell(&mut self.datapath);
         self.datapath.handle_timeout(now);
         let only_acks = datagrams > 0 && self.datapath.has_work() && !self.datapath.engine.has_requests();
@@ -110,9 +110,8 @@ impl Driven {
         }
     }
 
-    /// Receives from the sockets, up to the limit of a turn. Returns the number of datagrams. A receive that was posted
-    /// before a packet was sent to it is there: inboxes are looked at after each call that may have brought such a packet.
-    fn receive(&mut self, now: Instant, doorbells: &Doorbells) -> u32 {
+    /// Receives from the sockets, up to the limit of a turn. Returns the number of datagrams.
+    fn receive(&mut self, now: Instant) -> u32 {
         let Self { datapath, udp, quiet, .. } = self;
         if datapath.throttle.as_ref().is_some_and(|t| !t.is_open(now)) {
             return 0;
@@ -123,7 +122,6 @@ impl Driven {
         let receives = if *quiet { 1 } else { RECEIVES_PER_TURN };
         for _ in 0..receives {
             let datagrams = u32::try_from(udp.recv()).unwrap_or(u32::MAX);
-            doorbells.answer_bell(datapath);
             take_in(datapath, now, &udp.batch, Some(datagrams > 0));
             if datagrams == 0 {
                 break;
@@ -139,7 +137,6 @@ impl Driven {
         let UdpIo { groups, batch, .. } = udp;
         groups.each_ready(|group| {
             let datagrams = received(group.recv(batch));
-            doorbells.answer_bell(datapath);
             count += datagrams;
             take_in(datapath, now, batch, None);
             if let (Some(throttle), 1..) = (&mut datapath.throttle, datagrams) {

@@ -142,7 +142,6 @@ impl Engine {
         entry.qp.poll_transmit(now, train, &mut budget, &mut host);
         let departure = grant.path.departure(train).since(&before);
         if departure.packets > 0 {
-            entry.tell_in_flight();
             self.charge(now, turn.index(), grant, from, &departure, before.packets > 0);
             self.book_flow(now, turn.index(), from, &departure);
             self.book_port(now, &departure);
