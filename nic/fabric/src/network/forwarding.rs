@@ -8,6 +8,7 @@ use crate::subnet::{LinkState, PortTable, SwitchCongestion, Tables, TablesError}
 use crate::switch::queues::Selection;
 use crate::topology::{Kind, NodeId, Topology};
 use cc::dcqcn::{CongestionPoint, Red};
+use cc::ibcc::Reaction;
 use cc::vl;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -41,6 +42,8 @@ pub struct Forwarding {
     active: Vec<bool>,
     /// By the address of a group: the ports of each node that belong to its tree.
     groups: BTreeMap<IpAddr, Arc<[Vec<u16>]>>,
+    /// By host: how it reacts to congestion, if the tables say so.
+    reactions: Vec<Option<Arc<Reaction>>>,
 }
 
 impl Forwarding {
@@ -79,6 +82,7 @@ impl Forwarding {
         let neighbours = topology.ports();
         let mut active = vec![true; topology.cables.len()];
         let (mut addresses, mut entries, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+        let mut reactions = Vec::new();
         for (node, cables) in topology.nodes.iter().zip(&neighbours) {
             let name = &node.name;
             let mut note = |port: usize, state: LinkState| {
@@ -89,6 +93,10 @@ impl Forwarding {
             if node.kind == Kind::Host {
                 let host = tables.hosts.get(name).ok_or_else(|| missing(name, "the tables", true))?;
                 note(0, host.port.state);
+                let wrong = || TablesError::Congestion { name: name.clone() };
+                let reaction =
+                    host.congestion.as_ref().map(|of| of.reaction().ok_or_else(wrong)).transpose()?;
+                reactions.push(reaction.map(Arc::new));
                 addresses.push((host.lid, host.lmc.min(7)));
                 entries.push(Vec::new());
                 let lanes = vec![lanes_of(name, &host.sl2vl)?].into_boxed_slice();
@@ -115,7 +123,7 @@ impl Forwarding {
             (IpAddr::from(*group), tree.into())
         });
         let groups = groups.collect();
-        Ok(Self { lids: Arc::new(LidTables::new(addresses, entries)), ports, active, groups })
+        Ok(Self { lids: Arc::new(LidTables::new(addresses, entries)), ports, active, groups, reactions })
     }
 
     /// The routes that these tables are.
@@ -250,6 +258,7 @@ impl Fabric {
     pub fn forward_by(&mut self, tables: &Forwarding) {
         self.routes = Arc::new(tables.routes(&self.topology));
         self.trees.clone_from(&tables.groups);
+        self.reactions.clone_from(&tables.reactions);
         for (node, rules) in tables.ports.iter().enumerate() {
             for (port, rules) in rules.iter().enumerate() {
                 self.set_rules(node, port, rules);
@@ -265,6 +274,11 @@ impl Fabric {
             }
         }
         changes.into_iter().for_each(|(cable, is_up)| self.cut(cable, is_up));
+    }
+
+    /// How a host reacts to congestion, if the tables say so.
+    pub(crate) fn reaction(&self, host: NodeId) -> Option<&Arc<Reaction>> {
+        self.reactions.get(host)?.as_ref()
     }
 
     /// The tree of a group: by node, the ports that belong to it.

@@ -269,6 +269,8 @@ pub struct Fabric {
     tree: Vec<Vec<u16>>,
     /// The same for the groups of which a subnet manager has written tables.
     trees: BTreeMap<IpAddr, Arc<[Vec<u16>]>>,
+    /// By host: how a manager has it react to congestion.
+    reactions: Vec<Option<Arc<cc::ibcc::Reaction>>>,
     packets: Slab<Travelling>,
     /// Reports on their way between switches.
     reports: Slab<Arc<[LeafQuality]>>,

@@ -149,6 +149,7 @@ impl Fabric {
             leaves: neighbours.iter().take(topology.hosts()).map(leaf).collect(),
             tree: tree(&topology),
             trees: BTreeMap::new(),
+            reactions: Vec::new(),
             nodes: Vec::new(),
             routes: Arc::new(routes),
             host,

@@ -44,7 +44,10 @@ pub use performance::PortTraffic;
 pub use refusals::{Refusals, RefusedKind};
 pub use requests::REQUEST_LEN;
 pub use served::Served;
-pub use tables::{HostTable, LinkState, PortTable, SwitchCongestion, SwitchTable, Tables, TablesError};
+pub use tables::{
+    HostCongestion, HostTable, LinkState, PortTable, ServiceLevel, SwitchCongestion, SwitchTable, Tables,
+    TablesError,
+};
 
 use crate::topology::NodeId;
 use links::Trap;

@@ -97,7 +97,7 @@ impl Served {
     /// # Errors
     /// A verb fails that should not.
     pub fn run_for(&mut self, duration: Duration) -> Result<(), RunError> {
-        self.apply();
+        self.apply()?;
         let until = self.run.elapsed() + duration;
         self.run.run(until, &mut |_| true)?;
         // All flows may have ended before.
@@ -107,10 +107,10 @@ impl Served {
     }
 
     /// Has the fabric forward by the tables that are there now.
-    fn apply(&mut self) {
+    fn apply(&mut self) -> Result<(), RunError> {
         let version = self.subnet().version();
         if self.applied == Some(version) {
-            return;
+            return Ok(());
         }
         self.applied = Some(version);
         // A subnet names all nodes of its topology. Tables of lanes that cannot be leave the old ones.
@@ -118,6 +118,7 @@ impl Served {
             let at = BEGINNING + self.run.elapsed();
             self.fabric(|fabric| fabric.forward_from(at, &forwarding));
         }
+        self.run.follow()
     }
 
     fn fabric<T>(&self, act: impl FnOnce(&mut Fabric) -> T) -> T {

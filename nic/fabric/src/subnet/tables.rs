@@ -5,6 +5,7 @@
 
 use super::Subnet;
 use super::node::{NO_PORT, Node, Port, info, state, switch_info};
+use cc::ibcc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -36,6 +37,9 @@ pub struct HostTable {
     pub sl2vl: String,
     /// Its port.
     pub port: PortTable,
+    /// How it reacts to congestion, if congestion control management has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<HostCongestion>,
 }
 
 /// A switch.
@@ -71,6 +75,55 @@ pub struct SwitchCongestion {
     pub packet_size: u8,
     /// How many packets that would be marked are not, between two that are.
     pub marking_rate: u16,
+}
+
+/// How a host reacts to congestion (CACongestionSetting and CongestionControlTable).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostCongestion {
+    /// Whether the queue pairs of a service level slow down together, or each for itself.
+    pub by_level: bool,
+    /// By index: the pause after a packet, as a shift to the right and a multiplier of the packet's time: `0:0,0:1,1:6`.
+    pub cct: String,
+    /// By service level. Those that are not here do not slow down.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sl: BTreeMap<String, ServiceLevel>,
+}
+
+/// How a host reacts at a service level (CACongestionEntry).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceLevel {
+    /// How often the index falls by one, in units of 1.024 us.
+    pub ccti_timer: u16,
+    /// By how much the index rises with each congestion notification.
+    pub ccti_increase: u8,
+    /// From this index on a notification is logged; 0 for never.
+    pub trigger_threshold: u8,
+    /// The least index.
+    pub ccti_min: u8,
+}
+
+impl HostCongestion {
+    /// As settings of the algorithm. None if the text is no table, or names a service level that does not exist.
+    pub(crate) fn reaction(&self) -> Option<ibcc::Reaction> {
+        let pause = |entry: &str| {
+            let (shift, multiplier) = entry.split_once(':')?;
+            let shift = shift.trim().parse().ok().filter(|shift| *shift < 1 << 2)?;
+            let multiplier = multiplier.trim().parse().ok().filter(|of| *of < 1 << 14)?;
+            Some(ibcc::Reaction::pause(shift, multiplier))
+        };
+        let table: Box<[f64]> = self.cct.split(',').map(pause).collect::<Option<_>>()?;
+        let mut levels = [ibcc::Level::default(); ibcc::LEVELS];
+        for (number, of) in &self.sl {
+            let ServiceLevel { ccti_timer, ccti_increase, trigger_threshold, ccti_min } = *of;
+            *levels.get_mut(number.parse::<usize>().ok()?)? =
+                ibcc::Level { ccti_timer, ccti_increase, trigger_threshold, ccti_min };
+        }
+        // The index has 16 bits.
+        let has_index = table.len() <= 1 << 16;
+        has_index.then_some(ibcc::Reaction { by_level: self.by_level, levels, table })
+    }
 }
 
 /// A port.
@@ -131,6 +184,15 @@ pub enum TablesError {
         /// The port, as it is written.
         port: String,
     },
+    /// How a host reacts to congestion that cannot be.
+    #[error(
+        "`{name}` cannot react so to congestion: `cct` is a list such as `0:0,0:1,1:6`, of shifts up to 3 and multipliers up to 16383; \
+             there are service levels 0 to 15"
+    )]
+    Congestion {
+        /// The host.
+        name: String,
+    },
     /// Text that is no table.
     #[error("`{name}`: `{text}` is no table of lanes")]
     Lanes {
@@ -157,6 +219,7 @@ impl Subnet {
                     lmc: port.lmc(),
                     sl2vl: lanes_text(&lanes),
                     port: port_table(port),
+                    congestion: node.control.reaction(),
                 };
                 tables.hosts.insert(node.name.clone(), host);
             }

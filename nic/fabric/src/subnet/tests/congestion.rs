@@ -38,7 +38,9 @@ fn whole(answer: &Answer) -> &[u8] {
 #[test]
 fn settings_are_kept_as_they_are_written() {
     let mut program = managed();
-    let bytes: Vec<u8> = (0..192).map(|at| (at * 7 + 1) as u8).collect();
+    let mut bytes: Vec<u8> = (0..192).map(|at| (at * 7 + 1) as u8).collect();
+    // The maps name all components.
+    bytes[2..4].fill(0xFF);
     for (lid, attribute, len) in [(2, 0x14, 76), (1, 0x16, 132)] {
         assert!(whole(&ask(&mut program, lid, 0, 1, (attribute, 0), &[])).iter().all(|byte| *byte == 0));
         assert_eq!(whole(&ask(&mut program, lid, 0, 2, (attribute, 0), &bytes))[..len], bytes[..len]);
@@ -51,6 +53,73 @@ fn settings_are_kept_as_they_are_written() {
             "not at the other kind"
         );
     }
+}
+
+/// CACongestionSetting with these entries: timer, increase, trigger threshold and minimum of service levels. Its map names others.
+fn host_setting(by_level: u8, map: [u8; 2], levels: &[(usize, u16, [u8; 3])]) -> Vec<u8> {
+    let mut setting = vec![0, by_level, map[0], map[1]];
+    setting.resize(132, 0);
+    for (level, timer, rest) in levels {
+        let at = 4 + 8 * level;
+        setting[at..at + 2].copy_from_slice(&timer.to_be_bytes());
+        setting[at + 2..at + 5].copy_from_slice(rest);
+    }
+    setting
+}
+
+#[test]
+fn only_the_service_levels_of_the_map_are_written() {
+    let mut program = managed();
+    let mut write = |map: [u8; 2], timer: u16| {
+        let levels: Vec<_> = [0, 1, 15].map(|level| (level, timer, [1, 2, 3])).into();
+        let answer = ask(&mut program, 1, 0, 2, (0x16, 0), &host_setting(0, map, &levels));
+        [0, 1, 15].map(|level| whole(&answer)[4 + 8 * level..][..5].to_vec())
+    };
+    let [none, five, six] = [[0; 5], [0, 5, 1, 2, 3], [0, 6, 1, 2, 3]].map(Vec::from);
+    assert_eq!(write([0, 0b10], 5), [none.clone(), five.clone(), none.clone()]);
+    assert_eq!(write([0x80, 1], 6), [six.clone(), five, six]);
+}
+
+#[test]
+fn what_hosts_react_by_is_in_their_tables() {
+    let mut program = managed();
+    let reaction = |program: &Program| program.clients.subnet().tables().hosts["host0"].congestion.clone();
+    assert_eq!(reaction(&program), None, "nothing was written");
+    let setting = host_setting(1, [0, 8], &[(3, 150, [2, 7, 1])]);
+    whole(&ask(&mut program, 1, 0, 2, (0x16, 0), &setting));
+    let first = reaction(&program).expect("it was written");
+    assert_eq!((first.by_level, first.cct.as_str()), (true, "0:0"), "there is no table yet");
+    // A shift of 3 and a multiplier of 0x2A3B behind 0:1, and what is beyond the limit.
+    let entries = [0, 0, 0, 1, 0xEA, 0x3B, 1, 1];
+    let block: Vec<u8> = [0, 2, 0, 0].into_iter().chain(entries).collect();
+    whole(&ask(&mut program, 1, 0, 2, (0x17, 0), &block));
+    let written = reaction(&program).expect("it was written");
+    assert_eq!(written.cct, "0:0,0:1,3:10811");
+    assert_eq!(written.sl.keys().collect::<Vec<_>>(), ["3"]);
+    let level = written.sl["3"];
+    let numbers = [level.ccti_increase, level.trigger_threshold, level.ccti_min];
+    assert_eq!((level.ccti_timer, numbers), (150, [2, 7, 1]));
+    // Those of the algorithm, also from a file.
+    let text = toml::to_string(&program.clients.subnet().tables()).expect("text");
+    let tables: crate::subnet::Tables = toml::from_str(&text).expect("the same");
+    assert_eq!(tables, program.clients.subnet().tables());
+    let algorithm = tables.hosts["host0"].congestion.as_ref().and_then(|of| of.reaction()).expect("in order");
+    assert_eq!((algorithm.by_level, &algorithm.table[..]), (true, &[0.0, 1.0, 10_811.0 / 8.0][..]));
+    assert_eq!((algorithm.levels[3].ccti_timer, algorithm.levels[2].ccti_timer), (150, 0));
+}
+
+#[test]
+fn hosts_cannot_react_by_what_is_no_table() {
+    let of = |cct: &str, level: &str| {
+        let sl = [(level.to_owned(), crate::subnet::ServiceLevel::default())].into();
+        crate::subnet::HostCongestion { by_level: false, cct: cct.to_owned(), sl }.reaction().is_some()
+    };
+    assert!(of("0:0", "15") && of("0:0, 3:16383", "0"));
+    for (cct, level) in [("", "0"), ("0", "0"), ("4:0", "0"), ("0:16384", "0"), ("0:0", "16"), ("0:0", "x")] {
+        assert!(!of(cct, level), "{cct} {level}");
+    }
+    let many = "0:1,".repeat(1 << 16);
+    assert!(of(&many[..many.len() - 1], "0") && !of(&format!("{many}0:1"), "0"), "indices have 16 bits");
 }
 
 #[test]

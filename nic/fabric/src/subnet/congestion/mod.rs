@@ -1,11 +1,16 @@
 //! Congestion control management: how switches mark packets, and how hosts slow down (IBTA volume 1, annex A10.4).
 //!
-//! What a subnet manager writes here is kept in the bytes of the packets that carry it. Switches mark by it; the settings of hosts are
-//! answered, and those of a run are the scenario's.
+//! What a subnet manager writes here is kept in the bytes of the packets that carry it. Switches mark by it, and hosts slow down by it.
+//!
+//! - `host`: what is written for hosts.
+
+mod host;
 
 use super::Subnet;
 use super::mad::{DATA, Field, Mad, Refusal, class, method};
+use super::tables::HostCongestion;
 use super::walk::Place;
+use host::Host;
 
 /// The numbers of attributes.
 mod attribute {
@@ -20,17 +25,11 @@ mod attribute {
 /// The version of the class.
 const VERSION: u8 = 2;
 
-/// The Congestion Control Table is written in blocks of 64 entries. OpenSM writes two of them at most.
-const ENTRIES: usize = 64;
-const BLOCKS: usize = 2;
-
 /// 4.096 us x 2^18: a second, as for performance management.
 const RESPONSE_TIME: u64 = 18;
 
-/// Bytes of attributes: SwitchCongestionSetting, CACongestionSetting, and the entries of a block.
+/// Bytes of SwitchCongestionSetting.
 const SWITCH_LEN: usize = 4 + 2 * 32 + 8;
-const HOST_LEN: usize = 4 + 16 * 8;
-const BLOCK_LEN: usize = 2 * ENTRIES;
 
 /// Fields of CongestionKeyInfo (A10.4.3.3).
 mod key {
@@ -54,28 +53,17 @@ mod setting {
     pub(super) const MARKING_RATE: Field = Field(592, 16);
 }
 
-/// Fields of CongestionControlTable in front of its entries (A10.4.3.9).
-const LIMIT: Field = Field(0, 16);
-
 /// What congestion control knows of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Control {
     key: [u8; key::LEN],
     switch: [u8; SWITCH_LEN],
-    host: [u8; HOST_LEN],
-    limit: u16,
-    table: [[u8; BLOCK_LEN]; BLOCKS],
+    host: Host,
 }
 
 impl Default for Control {
     fn default() -> Self {
-        Self {
-            key: [0; key::LEN],
-            switch: [0; SWITCH_LEN],
-            host: [0; HOST_LEN],
-            limit: 0,
-            table: [[0; BLOCK_LEN]; BLOCKS],
-        }
+        Self { key: [0; key::LEN], switch: [0; SWITCH_LEN], host: Host::default() }
     }
 }
 
@@ -93,10 +81,16 @@ impl Control {
             .then(|| (field(setting::THRESHOLD) as u8, field(setting::PACKET_SIZE) as u8, rate))
     }
 
+    /// How a host reacts to congestion, if that was written.
+    pub(super) fn reaction(&self) -> Option<HostCongestion> {
+        self.host.reaction()
+    }
+
     /// Answers with an attribute, or writes it.
     fn serve(&mut self, mad: &mut Mad, is_switch: bool, is_set: bool) -> Result<(), Refusal> {
         let request = mad.0;
         let request = &request[DATA..];
+        let written = is_set.then_some(request);
         let modifier = mad.modifier() as usize;
         let data = mad.data_mut();
         data.fill(0);
@@ -109,7 +103,7 @@ impl Control {
             }
             // Switches have no table.
             attribute::CONGESTION_INFO if !is_set => {
-                Field(16, 8).set(mad.data_mut(), if is_switch { 0 } else { BLOCKS as u64 });
+                Field(16, 8).set(mad.data_mut(), if is_switch { 0 } else { host::BLOCKS as u64 });
             }
             attribute::KEY_INFO => {
                 if is_set {
@@ -128,24 +122,17 @@ impl Control {
                 }
             }
             attribute::SWITCH_SETTING if is_switch => keep(&mut self.switch, mad, request, is_set),
-            attribute::HOST_SETTING if !is_switch => keep(&mut self.host, mad, request, is_set),
-            attribute::TABLE if !is_switch => {
-                let block = self.table.get_mut(modifier).ok_or(Refusal::Field)?;
-                if is_set {
-                    let limit = LIMIT.get(request) as u16;
-                    if usize::from(limit) >= BLOCKS * ENTRIES {
-                        return Err(Refusal::Field);
-                    }
-                    self.limit = limit;
-                    block.copy_from_slice(&request[4..4 + BLOCK_LEN]);
-                }
-                LIMIT.set(mad.data_mut(), self.limit.into());
-                mad.data_mut()[4..4 + BLOCK_LEN].copy_from_slice(block);
-            }
+            attribute::HOST_SETTING if !is_switch => show(mad, self.host.setting(written)),
+            attribute::TABLE if !is_switch => show(mad, &self.host.table(modifier, written)?),
             _ => return Err(Refusal::Attribute),
         }
         Ok(())
     }
+}
+
+/// Answers with an attribute.
+fn show(mad: &mut Mad, attribute: &[u8]) {
+    mad.data_mut()[..attribute.len()].copy_from_slice(attribute);
 }
 
 /// Answers with bytes, which may be written before.
