@@ -381,6 +381,12 @@ impl Controller {
         true
     }
 
+    /// Whether a CNP is to be logged that has come to where the flow is now.
+    #[must_use]
+    pub fn is_beyond_threshold(&self) -> bool {
+        matches!(self, Self::Ibcc(c) if c.is_beyond_threshold())
+    }
+
     /// Records that the flow has sent `bytes`.
     #[inline]
     pub fn on_bytes_sent(&mut self, now: Instant, bytes: u64) {

@@ -1,6 +1,6 @@
 //! Devices: the first thing that a program opens.
 
-use crate::engine::{DropReason, ResourceError};
+use crate::engine::{CongestionLog, DropReason, ResourceError};
 use crate::error::{Error, Result};
 use crate::link::emulation::EmulationStats;
 use crate::port::{Datapath, Port};
@@ -327,6 +327,12 @@ impl Device {
         let now = port.now();
         port.control(|engine| engine.set_policy(now, policy));
         Ok(())
+    }
+
+    /// The congestion notifications that found their queue pairs at a threshold or beyond; none in a forked child.
+    #[must_use]
+    pub fn congestion_log(&self) -> CongestionLog {
+        self.inner.port.inspect(|engine| engine.congestion_log().clone()).unwrap_or_default()
     }
 
     /// The queue and the counters of the emulated link; `None` without one, and in a forked child.

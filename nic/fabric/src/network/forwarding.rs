@@ -2,9 +2,11 @@
 //! links are active.
 
 use super::port::Thinning;
-use super::{Fabric, Role};
+use super::{Fabric, Role, Travelling};
 use crate::routing::{LidTables, Routes};
-use crate::subnet::{LinkState, PortTable, SwitchCongestion, Tables, TablesError};
+use crate::subnet::{
+    CongestionLog, LinkState, LoggedEvent, LoggedKind, PortTable, SwitchCongestion, Tables, TablesError,
+};
 use crate::switch::queues::Selection;
 use crate::topology::{Kind, NodeId, Topology};
 use cc::dcqcn::{CongestionPoint, Red};
@@ -18,6 +20,9 @@ use time::Instant;
 
 /// The unit of the least packet that is marked: bytes for which there is one credit (IBTA volume 1, section 7.9.4).
 const BLOCK: u32 = 64;
+
+/// The marks that a switch remembers: as many as CongestionLog has room for (IBTA volume 1, annex A10.4.3.5).
+const LATEST_MARKS: usize = 15;
 
 /// The lanes of the service levels of a packet that leaves a port, by the port through which it came in. A host has one such
 /// table.
@@ -113,7 +118,7 @@ impl Forwarding {
                 let of =
                     switch.port.get(&number).ok_or(TablesError::Port { name: name.clone(), port: number })?;
                 note(port, of.state);
-                let (arbitration, congestion) = (arbitration(name, of)?, switch.congestion);
+                let (arbitration, congestion) = (arbitration(name, of)?, of.congestion.or(switch.congestion));
                 rules.push(PortRules { lanes, arbitration, congestion });
             }
             ports.push(rules);
@@ -274,6 +279,30 @@ impl Fabric {
             }
         }
         changes.into_iter().for_each(|(cable, is_up)| self.cut(cable, is_up));
+    }
+
+    /// The packets that each port of a switch has marked, and those that were marked last, if there are LIDs.
+    pub(crate) fn marks(&self, node: NodeId) -> CongestionLog {
+        let Some(node) = self.nodes.get(node) else { return CongestionLog::default() };
+        let latest = match &node.role {
+            Role::Switch(switch) => switch.marks.iter().rev().cloned().collect(),
+            Role::Host(_) => Vec::new(),
+        };
+        CongestionLog { counts: node.ports.iter().map(|port| port.stats.marked).collect(), latest }
+    }
+
+    /// Notes that a switch has marked a packet.
+    pub(super) fn note_mark(&mut self, node: NodeId, packet: u32) {
+        let Some(lids) = self.routes.lid_tables() else { return };
+        let Role::Switch(switch) = &mut self.nodes[node].role else { return };
+        let Travelling { src, dst, flow, packet, .. } = &self.packets[packet as usize];
+        let [slid, dlid] =
+            [(*src, 0), (*dst, *flow)].map(|(host, flow)| lids.lid(node, host, flow).unwrap_or(0));
+        if switch.marks.len() >= LATEST_MARKS {
+            switch.marks.pop_front();
+        }
+        let (at, level) = (self.now, packet.ip.tos >> 5);
+        switch.marks.push_back(LoggedEvent { at, level, what: LoggedKind::Marked { slid, dlid } });
     }
 
     /// How a host reacts to congestion, if the tables say so.

@@ -65,7 +65,7 @@ pub struct SwitchTable {
     pub port: BTreeMap<String, PortTable>,
 }
 
-/// How a switch marks packets (SwitchCongestionSetting).
+/// How a switch or one of its ports marks packets (SwitchCongestionSetting, SwitchPortCongestionSetting).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchCongestion {
@@ -138,6 +138,9 @@ pub struct PortTable {
     pub vlarb_low: String,
     /// What high priority may send before low priority has a turn, in units of 4096 bytes; 255 for no limit.
     pub high_limit: u8,
+    /// How packets are marked that leave a port of a switch, if not as the switch does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<SwitchCongestion>,
 }
 
 /// The state of a link at one of its ends.
@@ -233,18 +236,15 @@ fn group_text(lid: u16) -> String {
 }
 
 fn switch_table(node: &Node) -> SwitchTable {
-    let mut table =
-        SwitchTable {
-            lid: node.ports.first().map_or(0, Port::lid),
-            lft: Vec::new(),
-            mft: BTreeMap::new(),
-            sl2vl: String::new(),
-            sl2vl_of: BTreeMap::new(),
-            congestion: node.control.marking().map(|(threshold, packet_size, marking_rate)| {
-                SwitchCongestion { threshold, packet_size, marking_rate }
-            }),
-            port: BTreeMap::new(),
-        };
+    let mut table = SwitchTable {
+        lid: node.ports.first().map_or(0, Port::lid),
+        lft: Vec::new(),
+        mft: BTreeMap::new(),
+        sl2vl: String::new(),
+        sl2vl_of: BTreeMap::new(),
+        congestion: node.control.marking(),
+        port: BTreeMap::new(),
+    };
     if let Some(switch) = &node.switch {
         let top = switch_info::LINEAR_TOP.get(&switch.info) as usize;
         table.lft = switch.linear.iter().take(top + 1).copied().collect();
@@ -260,7 +260,8 @@ fn switch_table(node: &Node) -> SwitchTable {
     }
     let mut lanes = BTreeMap::<[u8; 8], Vec<(u8, u8)>>::new();
     for (entry, port) in (0u8..).zip(&node.ports).skip(1) {
-        table.port.insert(entry.to_string(), port_table(port));
+        let congestion = node.control.marking_of(entry.into());
+        table.port.insert(entry.to_string(), PortTable { congestion, ..port_table(port) });
         for (out, of) in (0u8..).zip(&port.lanes).skip(1) {
             lanes.entry(*of).or_default().push((entry, out));
         }
@@ -295,6 +296,7 @@ fn port_table(port: &Port) -> PortTable {
         vlarb_high: turns([2, 3]),
         vlarb_low: turns([0, 1]),
         high_limit: info::HIGH_LIMIT.get(&port.info) as u8,
+        congestion: None,
     }
 }
 

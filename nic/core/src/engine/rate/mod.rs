@@ -7,6 +7,7 @@
 //! Without a policy and a port rate nothing is paced, and a train costs one extra branch.
 
 mod flow;
+mod log;
 mod notify;
 mod telemetry;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use crate::link::wire_bytes;
 use cc::{Policy, Rate};
 pub(super) use flow::{Flow, Notifier};
 use flow::{PORT_CATCH_UP, Tempo};
+pub use log::{CongestionEvent, CongestionLog};
 pub(super) use notify::CnpSource;
 use notify::Notifications;
 use qp::wire::mad::hello::Features;
@@ -97,6 +99,7 @@ pub(super) struct Rates {
     notifications: Notifications,
     /// The queue pairs that have telemetry to return, by table index.
     returning: VecDeque<usize>,
+    log: CongestionLog,
 }
 
 impl Rates {
@@ -107,6 +110,7 @@ impl Rates {
             port_until: Alarm::default(),
             notifications: Notifications::default(),
             returning: VecDeque::new(),
+            log: CongestionLog::default(),
         }
     }
 

@@ -237,6 +237,7 @@ impl Engine {
         };
         if obeyed {
             self.slow_level_down(now, index);
+            self.log_notification(now, index);
             self.counters.rp_cnp_handled += 1;
             if tracing::enabled!(tracing::Level::TRACE) {
                 let flow = self.qps[index].as_ref().and_then(|entry| entry.flow_state(now));

@@ -94,3 +94,30 @@ fn queue_pairs_of_a_level_slow_down_together_if_so_written() -> Result<()> {
     }
     Ok(())
 }
+
+/// Trigger_Threshold (IBTA volume 1, A10.4.3.8): what is logged, and how many events are kept.
+#[test]
+fn notifications_are_logged_from_the_threshold_on() -> Result<()> {
+    let level = Level { ccti_timer: u16::MAX, ccti_increase: 1, trigger_threshold: 3, ..Level::default() };
+    let reaction = Reaction { by_level: false, levels: [level; LEVELS], table: [0.0; 64].into() };
+    let config = Config { becn_interval: 0, ..Config::default() };
+    let (net, a, b) = ports(Some(Policy::managed(LINE, &config, Arc::new(reaction))));
+    b.add_fault("rx data mark ce")?;
+    let pair = connection(&a, &b, 6)?;
+    let log = |after: usize| -> Result<_> {
+        (0..after).try_for_each(|_| send(&pair).map(drop))?;
+        Ok(a.congestion_log())
+    };
+    assert_eq!(log(2)?, crate::engine::CongestionLog::default());
+    let first = log(1)?;
+    assert_eq!((first.counts[6], first.counts.iter().sum::<u64>(), first.latest.len()), (1, 1, 1));
+    let event = first.latest[0];
+    assert_eq!((event.qpn, event.dest_qpn), (pair.0.qp.qpn(), pair.1.qp.qpn()));
+    assert_eq!((event.qp_type, event.level, event.peer), (QpType::Rc, 6, Some(b.address())));
+    assert!(event.at <= crate::sim::BEGINNING + net.elapsed());
+    let later = log(13)?;
+    assert_eq!((later.counts[6], later.latest.len()), (14, 13));
+    assert!(later.latest.iter().is_sorted_by_key(|event| event.at) && later.latest[0] != event);
+    assert_eq!(b.congestion_log(), crate::engine::CongestionLog::default(), "it sends nothing");
+    Ok(())
+}
