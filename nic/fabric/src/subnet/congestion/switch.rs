@@ -100,11 +100,10 @@ impl Switch {
     /// How all ports mark, if that was written for the switch.
     pub(super) fn marking(&self) -> Option<SwitchCongestion> {
         let field = |field: Field| field.get(&self.setting);
-        let rate = if field(setting::HAS_RATE) == 1 { field(setting::MARKING_RATE) as u16 } else { 0 };
         (field(setting::HAS_THRESHOLD) == 1).then(|| SwitchCongestion {
             threshold: field(setting::THRESHOLD) as u8,
             packet_size: field(setting::PACKET_SIZE) as u8,
-            marking_rate: rate,
+            marking_rate: field(setting::MARKING_RATE) as u16,
         })
     }
 
