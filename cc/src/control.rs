@@ -137,7 +137,7 @@ impl Algorithm {
             }
             Self::Ibcc(config) => {
                 config.check()?;
-                Method::Ibcc { config: Arc::new(config.clone()), notification: config.notification() }
+                Method::ibcc(config, Arc::new(config.reaction()))
             }
             Self::Hpcc(config) => {
                 config.check()?;
@@ -163,20 +163,33 @@ enum Method {
     Timely(Arc<timely::Config>),
     Swift(Arc<swift::Config>),
     Nscc(Arc<nscc::Config>),
-    Ibcc { config: Arc<ibcc::Config>, notification: Notification },
+    Ibcc { reaction: Arc<ibcc::Reaction>, notification: Notification, red: Red },
     Hpcc(Arc<hpcc::Config>),
 }
 
+impl Method {
+    const fn ibcc(config: &ibcc::Config, reaction: Arc<ibcc::Reaction>) -> Self {
+        Self::Ibcc { reaction, notification: config.notification(), red: config.red() }
+    }
+}
+
 impl Policy {
+    /// InfiniBand's congestion control as a manager has written it, at a port of rate `line`. What a manager does not write is
+    /// that of `config`.
+    #[must_use]
+    pub const fn managed(line: Rate, config: &ibcc::Config, reaction: Arc<ibcc::Reaction>) -> Self {
+        Self { line, method: Method::ibcc(config, reaction) }
+    }
+
     /// The rate of the port.
     #[must_use]
     pub const fn line(&self) -> Rate {
         self.line
     }
 
-    /// The controller of a new flow.
+    /// The controller of a new flow of a service level.
     #[must_use]
-    pub fn controller(&self) -> Controller {
+    pub fn controller(&self, level: u8) -> Controller {
         match &self.method {
             Method::Off => Controller::Off(self.line),
             Method::Dcqcn { reaction, .. } => {
@@ -186,9 +199,29 @@ impl Policy {
             Method::Timely(config) => Controller::Timely(Timely::new(Arc::clone(config), self.line)),
             Method::Swift(config) => Controller::Swift(Swift::new(Arc::clone(config), self.line)),
             Method::Nscc(config) => Controller::Nscc(Nscc::new(Arc::clone(config), self.line)),
-            Method::Ibcc { config, .. } => Controller::Ibcc(Ibcc::new(Arc::clone(config), self.line)),
+            Method::Ibcc { reaction, .. } => {
+                Controller::Ibcc(Ibcc::new(Arc::clone(reaction), level, self.line))
+            }
             Method::Hpcc(config) => Controller::Hpcc(Hpcc::new(Arc::clone(config), self.line)),
         }
+    }
+
+    /// The controller of a flow that goes on under this policy: where it was, if the algorithm is InfiniBand's as before, and else
+    /// as a new one.
+    #[must_use]
+    pub fn successor(&self, now: Instant, of: Controller, level: u8) -> Controller {
+        match (&self.method, of) {
+            (Method::Ibcc { reaction, .. }, Controller::Ibcc(flow)) => {
+                Controller::Ibcc(flow.goes_on(now, Arc::clone(reaction), level))
+            }
+            _ => self.controller(level),
+        }
+    }
+
+    /// Whether the flows of a service level slow down together.
+    #[must_use]
+    pub fn is_by_level(&self) -> bool {
+        matches!(&self.method, Method::Ibcc { reaction, .. } if reaction.by_level)
     }
 
     /// How receivers respond to marks; `None` if the algorithm has no CNPs.
@@ -209,10 +242,9 @@ impl Policy {
     #[must_use]
     pub fn red(&self) -> Option<Red> {
         match &self.method {
-            Method::Dcqcn { red, .. } => Some(red.clone()),
+            Method::Dcqcn { red, .. } | Method::Ibcc { red, .. } => Some(red.clone()),
             Method::Dctcp(_) => Some(dctcp::Config::red(self.line)),
             Method::Nscc(config) => Some(config.red(self.line)),
-            Method::Ibcc { config, .. } => Some(config.red()),
             Method::Off | Method::Timely(_) | Method::Swift(_) | Method::Hpcc(_) => None,
         }
     }
@@ -349,6 +381,12 @@ impl Controller {
         true
     }
 
+    /// Whether a CNP is to be logged that has come to where the flow is now.
+    #[must_use]
+    pub fn is_beyond_threshold(&self) -> bool {
+        matches!(self, Self::Ibcc(c) if c.is_beyond_threshold())
+    }
+
     /// Records that the flow has sent `bytes`.
     #[inline]
     pub fn on_bytes_sent(&mut self, now: Instant, bytes: u64) {
@@ -467,7 +505,7 @@ mod tests {
         let now = Instant::EPOCH;
         let after = |text: &str, signal: &dyn Fn(&mut Controller)| {
             let policy = text.parse::<Algorithm>().and_then(|a| a.at(LINE)).expect("in order");
-            let mut controller = policy.controller();
+            let mut controller = policy.controller(0);
             assert_eq!(controller.rate(), LINE, "{text}: no slow start");
             signal(&mut controller);
             controller.rate() < LINE
@@ -503,7 +541,7 @@ mod tests {
         // Windows: the rate stays that of the port.
         let window = |text: &str, signal: &dyn Fn(&mut Controller)| {
             let policy = text.parse::<Algorithm>().and_then(|a| a.at(LINE)).expect("in order");
-            let mut controller = policy.controller();
+            let mut controller = policy.controller(0);
             let before = controller.window().expect("it has one");
             signal(&mut controller);
             controller.window().expect("as before") < before
@@ -522,12 +560,12 @@ mod tests {
                 [false, true, true],
                 "{text}"
             );
-            assert!(policy_of(text).controller().uses_acks());
+            assert!(policy_of(text).controller(0).uses_acks());
         }
         for text in ["off", "dcqcn", "dctcp", "timely", "ibcc"] {
-            assert_eq!(policy_of(text).controller().window(), None, "{text}");
+            assert_eq!(policy_of(text).controller(0).window(), None, "{text}");
         }
-        let hpcc = policy_of("hpcc").controller();
+        let hpcc = policy_of("hpcc").controller(0);
         assert_eq!((hpcc.window(), hpcc.uses_acks()), (Some(16_250), true));
     }
 

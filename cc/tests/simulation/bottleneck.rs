@@ -124,7 +124,7 @@ impl World {
 
     /// Adds a flow that begins now, at the rate of the port.
     pub(crate) fn join(&mut self) {
-        self.join_with(self.policy.controller());
+        self.join_with(self.policy.controller(0));
     }
 
     pub(crate) fn join_with(&mut self, controller: Controller) {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 use std::time::{Duration, Instant};
 
-const LEAF_SPINE: &str = r#"
+pub(crate) const LEAF_SPINE: &str = r#"
 name = "managed"
 about = "Two leaves and two spines that a subnet manager configures."
 until = "10 ms"
@@ -67,7 +67,7 @@ flow = [
 "#;
 
 /// The subnet as ibnetdiscover sees it from a host, which has to be what rnic says of the topology.
-fn discover(fabric: &Fabric, host: &str) -> Graph {
+pub(crate) fn discover(fabric: &Fabric, host: &str) -> Graph {
     let seen = Graph::read(&fabric.program(host, "ibnetdiscover", &[]));
     let topo = rnic(fabric.folder(), &["fabric", "topo", "fabric.toml", "--ibnet"]);
     let told = Graph::read(&text(&topo.stdout));
@@ -211,7 +211,7 @@ fn cut_and_wait(fabric: &mut Fabric, graph: &Graph) {
 }
 
 /// Writes a file of options of OpenSM; gives its path.
-fn options_of_opensm(fabric: &Fabric, options: &str) -> String {
+pub(crate) fn options_of_opensm(fabric: &Fabric, options: &str) -> String {
     let path = fabric.folder().join("opensm.conf");
     std::fs::write(&path, options).unwrap();
     path.to_str().unwrap().to_owned()
@@ -329,59 +329,6 @@ fn a_group_goes_along_the_multicast_tables_of_opensm() {
     std::fs::write(fabric.folder().join("replay.toml"), replay).unwrap();
     let output = rnic(fabric.folder(), &["fabric", "run", "replay.toml"]);
     assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-}
-
-/// OpenSM programs congestion control. The most aggressive threshold, packets from 512 bytes on, one in four; a table that counts.
-const CONGESTION: &str = "congestion_control TRUE
-cc_sw_cong_setting_control_map 0x14
-cc_sw_cong_setting_threshold 0x0F
-cc_sw_cong_setting_packet_size 8
-cc_sw_cong_setting_marking_rate 3
-cc_ca_cong_setting_control_map 0x0001
-cc_ca_cong_setting_ccti_timer 0 150
-cc_ca_cong_setting_ccti_increase 0 1
-cc_cct 0:0,0:1,0:2,1:6
-";
-
-#[test]
-fn opensm_programs_congestion_control() {
-    let Some(library) = installed(&["opensm", "ibnetdiscover", "ibccquery"]) else { return };
-    let scenario = LEAF_SPINE.replace("[switch]", "[nic]\ncc = \"ibcc\"\n\n[switch]");
-    let fabric = Fabric::serve("congestion", &scenario, library);
-    let options = options_of_opensm(&fabric, CONGESTION);
-    let log = fabric.configure(&["-F", &options]);
-    assert!(log.contains("SUBNET UP") && !log.contains("ERR C1"), "{log}");
-    fabric.until("All links are active");
-    let graph = discover(&fabric, "host1");
-    let query = |what: &str, node: &str| {
-        let printed = fabric.program("host1", "ibccquery", &[what, &graph.lids[node].to_string()]);
-        // Names and values, without the dots between them.
-        let lines = printed.lines().filter_map(|line| line.split_once(':'));
-        lines
-            .map(|(name, value)| format!("{name}={}", value.trim_start_matches('.').trim()))
-            .collect::<Vec<_>>()
-    };
-    let has = |lines: &[String], wanted: &[&str]| {
-        for line in wanted {
-            assert!(lines.iter().any(|there| there.to_lowercase() == *line), "{line}: {lines:?}");
-        }
-    };
-    let switch = query("SwitchCongestionSetting", "spine1");
-    has(&switch, &["threshold=0x0f", "packet_size=8", "marking_rate=3"]);
-    let host = query("CACongestionSetting", "host2");
-    has(&host, &["ccti_timer=150", "ccti_increase=1"]);
-    let table = query("CongestionControlTable", "host2");
-    has(&table, &["ccti_limit=3"]);
-    // Without tables nothing is marked: the scenario says nothing of it.
-    let marks = |tables: &str, bound: &str| {
-        let expect = format!("[[expect]]\nmetric = \"marked\"\n{bound}\nsource = \"the switches\"\n");
-        std::fs::write(fabric.folder().join("replay.toml"), format!("{scenario}\n{tables}\n{expect}"))
-            .unwrap();
-        let output = rnic(fabric.folder(), &["fabric", "run", "replay.toml"]);
-        assert!(output.status.success(), "{}{}", text(&output.stdout), text(&output.stderr));
-    };
-    marks("", "is = 0");
-    marks("[subnet]\ntables = \"tables.toml\"\n", "min = 10");
 }
 
 /// What a run of the ring with saved tables says: the number of ports that are stuck, and its packets' hops.

@@ -7,5 +7,6 @@
 #![allow(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod cases;
+mod congestion;
 mod fabric;
 mod graph;

@@ -44,7 +44,7 @@ pub use partner::{CreditSetup, PartnerSetup};
 pub use path::Departure;
 pub use pkeys::{MAX_PKEYS, PKeyTable, PKeyTableError};
 pub use qp::wire::IpHeader;
-pub use rate::{FlowState, RateConfig};
+pub use rate::{CongestionEvent, CongestionLog, FlowState, RateConfig};
 pub use resources::ResourceError;
 pub(crate) use resources::{CQ_USERS, MAX_AH, QpRequest, completion_room, device_attr};
 pub use snapshot::QpSnapshot;

@@ -1,6 +1,6 @@
 //! Devices: the first thing that a program opens.
 
-use crate::engine::{DropReason, ResourceError};
+use crate::engine::{CongestionLog, DropReason, ResourceError};
 use crate::error::{Error, Result};
 use crate::link::emulation::EmulationStats;
 use crate::port::{Datapath, Port};
@@ -12,7 +12,7 @@ use crate::verbs::completion::{CompletionChannel, CompletionQueue};
 use crate::verbs::domain::ProtectionDomain;
 use crate::verbs::queue_pair::{QpInit, QueuePair};
 use crate::verbs::xrc::XrcDomain;
-use cc::{Pace, Paces};
+use cc::{Pace, Paces, Policy};
 use qp::counters::QpCounters;
 use qp::{Gid, Mtu, PKey, Qpn};
 use std::net::IpAddr;
@@ -314,6 +314,25 @@ impl Device {
         let Ok(port) = self.inner.port() else { return Counters::default() };
         let socket = port.socket_counters();
         port.with_datapath(|datapath| datapath.counters(socket))
+    }
+
+    /// Has the port control congestion by another policy from now on, or by none: for a manager of congestion control, who may
+    /// write other settings at any time. Flows go on from where they are, if both policies are of InfiniBand's control. Peers to which
+    /// the port has introduced itself are not told.
+    ///
+    /// # Errors
+    /// [`Error::Forked`], or a panic has made the device unusable.
+    pub fn set_congestion_control(&self, policy: Option<Policy>) -> Result<()> {
+        let port = self.inner.intact_port()?;
+        let now = port.now();
+        port.control(|engine| engine.set_policy(now, policy));
+        Ok(())
+    }
+
+    /// The congestion notifications that found their queue pairs at a threshold or beyond; none in a forked child.
+    #[must_use]
+    pub fn congestion_log(&self) -> CongestionLog {
+        self.inner.port.inspect(|engine| engine.congestion_log().clone()).unwrap_or_default()
     }
 
     /// The queue and the counters of the emulated link; `None` without one, and in a forked child.

@@ -2,12 +2,15 @@
 //! links are active.
 
 use super::port::Thinning;
-use super::{Fabric, Role};
+use super::{Fabric, Role, Travelling};
 use crate::routing::{LidTables, Routes};
-use crate::subnet::{LinkState, PortTable, SwitchCongestion, Tables, TablesError};
+use crate::subnet::{
+    CongestionLog, LinkState, LoggedEvent, LoggedKind, PortTable, SwitchCongestion, Tables, TablesError,
+};
 use crate::switch::queues::Selection;
 use crate::topology::{Kind, NodeId, Topology};
 use cc::dcqcn::{CongestionPoint, Red};
+use cc::ibcc::Reaction;
 use cc::vl;
 use std::collections::BTreeMap;
 use std::net::IpAddr;
@@ -17,6 +20,9 @@ use time::Instant;
 
 /// The unit of the least packet that is marked: bytes for which there is one credit (IBTA volume 1, section 7.9.4).
 const BLOCK: u32 = 64;
+
+/// The marks that a switch remembers: as many as CongestionLog has room for (IBTA volume 1, annex A10.4.3.5).
+const LATEST_MARKS: usize = 15;
 
 /// The lanes of the service levels of a packet that leaves a port, by the port through which it came in. A host has one such
 /// table.
@@ -41,6 +47,8 @@ pub struct Forwarding {
     active: Vec<bool>,
     /// By the address of a group: the ports of each node that belong to its tree.
     groups: BTreeMap<IpAddr, Arc<[Vec<u16>]>>,
+    /// By host: how it reacts to congestion, if the tables say so.
+    reactions: Vec<Option<Arc<Reaction>>>,
 }
 
 impl Forwarding {
@@ -79,6 +87,7 @@ impl Forwarding {
         let neighbours = topology.ports();
         let mut active = vec![true; topology.cables.len()];
         let (mut addresses, mut entries, mut ports) = (Vec::new(), Vec::new(), Vec::new());
+        let mut reactions = Vec::new();
         for (node, cables) in topology.nodes.iter().zip(&neighbours) {
             let name = &node.name;
             let mut note = |port: usize, state: LinkState| {
@@ -89,6 +98,10 @@ impl Forwarding {
             if node.kind == Kind::Host {
                 let host = tables.hosts.get(name).ok_or_else(|| missing(name, "the tables", true))?;
                 note(0, host.port.state);
+                let wrong = || TablesError::Congestion { name: name.clone() };
+                let reaction =
+                    host.congestion.as_ref().map(|of| of.reaction().ok_or_else(wrong)).transpose()?;
+                reactions.push(reaction.map(Arc::new));
                 addresses.push((host.lid, host.lmc.min(7)));
                 entries.push(Vec::new());
                 let lanes = vec![lanes_of(name, &host.sl2vl)?].into_boxed_slice();
@@ -105,7 +118,7 @@ impl Forwarding {
                 let of =
                     switch.port.get(&number).ok_or(TablesError::Port { name: name.clone(), port: number })?;
                 note(port, of.state);
-                let (arbitration, congestion) = (arbitration(name, of)?, switch.congestion);
+                let (arbitration, congestion) = (arbitration(name, of)?, of.congestion.or(switch.congestion));
                 rules.push(PortRules { lanes, arbitration, congestion });
             }
             ports.push(rules);
@@ -115,7 +128,7 @@ impl Forwarding {
             (IpAddr::from(*group), tree.into())
         });
         let groups = groups.collect();
-        Ok(Self { lids: Arc::new(LidTables::new(addresses, entries)), ports, active, groups })
+        Ok(Self { lids: Arc::new(LidTables::new(addresses, entries)), ports, active, groups, reactions })
     }
 
     /// The routes that these tables are.
@@ -250,6 +263,7 @@ impl Fabric {
     pub fn forward_by(&mut self, tables: &Forwarding) {
         self.routes = Arc::new(tables.routes(&self.topology));
         self.trees.clone_from(&tables.groups);
+        self.reactions.clone_from(&tables.reactions);
         for (node, rules) in tables.ports.iter().enumerate() {
             for (port, rules) in rules.iter().enumerate() {
                 self.set_rules(node, port, rules);
@@ -265,6 +279,35 @@ impl Fabric {
             }
         }
         changes.into_iter().for_each(|(cable, is_up)| self.cut(cable, is_up));
+    }
+
+    /// The packets that each port of a switch has marked, and those that were marked last, if there are LIDs.
+    pub(crate) fn marks(&self, node: NodeId) -> CongestionLog {
+        let Some(node) = self.nodes.get(node) else { return CongestionLog::default() };
+        let latest = match &node.role {
+            Role::Switch(switch) => switch.marks.iter().rev().cloned().collect(),
+            Role::Host(_) => Vec::new(),
+        };
+        CongestionLog { counts: node.ports.iter().map(|port| port.stats.marked).collect(), latest }
+    }
+
+    /// Notes that a switch has marked a packet.
+    pub(super) fn note_mark(&mut self, node: NodeId, packet: u32) {
+        let Some(lids) = self.routes.lid_tables() else { return };
+        let Role::Switch(switch) = &mut self.nodes[node].role else { return };
+        let Travelling { src, dst, flow, packet, .. } = &self.packets[packet as usize];
+        let [slid, dlid] =
+            [(*src, 0), (*dst, *flow)].map(|(host, flow)| lids.lid(node, host, flow).unwrap_or(0));
+        if switch.marks.len() >= LATEST_MARKS {
+            switch.marks.pop_front();
+        }
+        let (at, level) = (self.now, packet.ip.tos >> 5);
+        switch.marks.push_back(LoggedEvent { at, level, what: LoggedKind::Marked { slid, dlid } });
+    }
+
+    /// How a host reacts to congestion, if the tables say so.
+    pub(crate) fn reaction(&self, host: NodeId) -> Option<&Arc<Reaction>> {
+        self.reactions.get(host)?.as_ref()
     }
 
     /// The tree of a group: by node, the ports that belong to it.

@@ -312,6 +312,7 @@ impl Fabric {
         if matches!(*tos & ECN, 0b01 | 0b10) && at.marks(length, bytes) {
             *tos |= CONGESTION_EXPERIENCED;
             at.stats.marked += 1;
+            self.note_mark(node, packet);
         }
     }
 

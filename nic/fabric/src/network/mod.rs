@@ -26,6 +26,7 @@ pub use setup::{HostConfig, SetupError};
 
 use crate::balance::{Balancer, LeafQuality, Tag};
 use crate::routing::Routes;
+use crate::subnet::LoggedEvent;
 use crate::switch::buffer::Buffer;
 use crate::switch::{Full, SwitchConfig};
 use crate::topology::{NodeId, Topology};
@@ -33,7 +34,7 @@ use port::Port;
 use rnic_core::sim::{Agenda, Network, Packet, Reached, Room, Target};
 use serde::Serialize;
 use slab::Slab;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::net::IpAddr;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use time::{Duration, Instant};
@@ -199,6 +200,8 @@ struct Switch {
     buffer: Option<Buffer>,
     balancer: Balancer,
     classes: [u8; 64],
+    /// The packets that it has marked last, by LID.
+    marks: VecDeque<LoggedEvent>,
     /// What it adds up, if a group has joined.
     reducer: Option<Box<reduction::Reducer>>,
 }
@@ -269,6 +272,8 @@ pub struct Fabric {
     tree: Vec<Vec<u16>>,
     /// The same for the groups of which a subnet manager has written tables.
     trees: BTreeMap<IpAddr, Arc<[Vec<u16>]>>,
+    /// By host: how a manager has it react to congestion.
+    reactions: Vec<Option<Arc<cc::ibcc::Reaction>>>,
     packets: Slab<Travelling>,
     /// Reports on their way between switches.
     reports: Slab<Arc<[LeafQuality]>>,

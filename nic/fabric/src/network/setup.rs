@@ -19,7 +19,7 @@ use rand_chacha::rand_core::SeedableRng;
 use rnic_core::sim::{Agenda, BEGINNING};
 use serde::{Deserialize, Serialize};
 use slab::Slab;
-use std::collections::{BTreeMap, HashMap};
+use std::collections::{BTreeMap, HashMap, VecDeque};
 use std::sync::Arc;
 use time::Duration;
 
@@ -149,6 +149,7 @@ impl Fabric {
             leaves: neighbours.iter().take(topology.hosts()).map(leaf).collect(),
             tree: tree(&topology),
             trees: BTreeMap::new(),
+            reactions: Vec::new(),
             nodes: Vec::new(),
             routes: Arc::new(routes),
             host,
@@ -238,6 +239,7 @@ impl Fabric {
                     buffer: (!is_infiniband).then(buffer),
                     balancer: Balancer::new(&settings.balance, number as u32, seed),
                     classes: settings.classes_of_dscps(),
+                    marks: VecDeque::new(),
                     reducer: None,
                 };
                 (Role::Switch(Box::new(switch)), of.latency)

@@ -38,6 +38,14 @@ impl LidTables {
         entries.get(first..end).unwrap_or_default()
     }
 
+    /// The LID of a host by which packets of this flow come to a node.
+    #[must_use]
+    pub fn lid(&self, node: NodeId, host: usize, flow: u64) -> Option<u16> {
+        let (first, _) = self.addresses.get(host).copied()?;
+        let way = flow.checked_rem(self.ports(node, host).len() as u64)?;
+        Some(first + way as u16)
+    }
+
     /// The port of a node to a host, on the way of this flow.
     #[must_use]
     pub fn port(&self, node: NodeId, host: usize, flow: u64) -> Option<u16> {
@@ -60,6 +68,8 @@ mod tests {
         assert_eq!((tables.ports(2, 0), tables.ports(2, 1)), (&[0][..], &[1, 2][..]));
         assert_eq!([0, 1, 2].map(|flow| tables.port(2, 1, flow)), [Some(1), Some(2), Some(1)]);
         assert_eq!((tables.ports(0, 1), tables.ports(0, 0)), (&[0][..], &[][..]));
+        assert_eq!([0, 1, 2].map(|flow| tables.lid(2, 1, flow)), [Some(4), Some(5), Some(4)]);
+        assert_eq!((tables.lid(2, 0, 7), tables.lid(2, 9, 0)), (Some(1), None));
     }
 
     #[test]

@@ -1,7 +1,8 @@
 //! The device of a host.
 
 use super::RunError;
-use cc::{Algorithm, Rate};
+use cc::ibcc::{self, Reaction};
+use cc::{Algorithm, Policy, Rate};
 use rnic_core::engine::{PartnerSetup, RateConfig};
 use rnic_core::sim::{DeviceSetup, Net};
 use rnic_core::{
@@ -87,6 +88,11 @@ pub(super) struct HostEnd {
     /// Where everything arrives, as large as the largest message yet.
     target: Option<Arc<MemoryRegion>>,
     sinks: Arc<Sinks>,
+    /// The congestion control of the scenario, and the rate of the port.
+    algorithm: Algorithm,
+    rate: Rate,
+    /// How a manager has it react to congestion.
+    reaction: Option<Arc<Reaction>>,
     pub(super) options: (u8, u8),
     pub(super) tuning: Tuning,
 }
@@ -106,13 +112,13 @@ impl HostEnd {
             move |why| RunError::Verbs { what, why }
         };
         let algorithm: Algorithm = nic.cc.parse()?;
-        let policy = match algorithm {
+        let policy = match &algorithm {
             Algorithm::Off => None,
             algorithm => Some(algorithm.at(rate)?),
         };
         // Ports by which rnic recognises rnic are left out: hosts are NICs like any others, unless they have to be rnic's. Of
         // those ports there are 268.
-        let is_ours = nic.selective_repeat || policy.as_ref().is_some_and(cc::Policy::uses_telemetry);
+        let is_ours = nic.selective_repeat || policy.as_ref().is_some_and(Policy::uses_telemetry);
         let ports =
             rnic_core::datagram::SOURCE_PORTS.filter(|port| rnic_core::engine::has_sign(*port) == is_ours);
         let setup = DeviceSetup {
@@ -137,6 +143,9 @@ impl HostEnd {
             source,
             target: None,
             sinks,
+            algorithm,
+            rate,
+            reaction: None,
             options: (nic.timeout, nic.retry_cnt),
             tuning: Tuning {
                 adaptive_timeout: nic.adaptive_timeout,
@@ -145,6 +154,23 @@ impl HostEnd {
                 ..Tuning::default()
             },
         })
+    }
+
+    /// Has the host react to congestion as a manager has written. So does one without congestion control in the scenario, as an
+    /// adapter does. One with an algorithm that InfiniBand does not have keeps that.
+    pub(super) fn follow(&mut self, reaction: &Arc<Reaction>) -> Result<(), rnic_core::Error> {
+        let config = match &self.algorithm {
+            Algorithm::Off => ibcc::Config::default(),
+            Algorithm::Ibcc(config) => config.clone(),
+            _ => return Ok(()),
+        };
+        // A host to which nothing new was written goes on as it is.
+        if self.reaction.as_ref() != Some(reaction) {
+            self.reaction = Some(Arc::clone(reaction));
+            let policy = Policy::managed(self.rate, &config, Arc::clone(reaction));
+            self.device.set_congestion_control(Some(policy))?;
+        }
+        Ok(())
     }
 
     /// The region in which messages of up to `len` bytes arrive.

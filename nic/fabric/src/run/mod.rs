@@ -143,7 +143,7 @@ impl Run {
         for (number, group) in groups.iter().enumerate() {
             group.hosts.iter().enumerate().for_each(|(rank, host)| ranks[*host].push((number, rank)));
         }
-        Ok(Self {
+        let mut run = Self {
             net,
             groups: groups.into_iter().map(GroupEnds::new).collect(),
             ranks,
@@ -158,7 +158,21 @@ impl Run {
             steps: 0,
             visited: Vec::new(),
             completions: vec![WorkCompletion::default(); POLL],
-        })
+        };
+        run.follow()?;
+        Ok(run)
+    }
+
+    /// Has the hosts react to congestion as the tables say by which the fabric forwards.
+    pub(crate) fn follow(&mut self) -> Result<(), RunError> {
+        let fabric = self.fabric.clone();
+        for (host, end) in self.hosts.iter_mut().enumerate() {
+            let Some(reaction) = fabric.lock().reaction(host).cloned() else { continue };
+            let followed = end.follow(&reaction);
+            let what = || format!("{}: congestion control", end.device.name());
+            followed.map_err(|why| RunError::Verbs { what: what(), why })?;
+        }
+        Ok(())
     }
 
     /// Plans changes of the fabric, at times since the beginning.

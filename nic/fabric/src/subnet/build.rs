@@ -10,6 +10,7 @@ use super::performance::Counters;
 use super::walk::Place;
 use crate::topology::{Kind, NodeId, Topology, emit};
 use cc::vl;
+use rnic_core::sim::BEGINNING;
 
 /// The most ports of a switch: port numbers have eight bits, of which 0 and 255 have other meanings.
 const MOST_PORTS: usize = 254;
@@ -101,6 +102,7 @@ impl Subnet {
             told: std::collections::BTreeSet::new(),
             next_trap: 1,
             version: 0,
+            now: BEGINNING,
         })
     }
 }
@@ -147,7 +149,8 @@ fn build(topology: &Topology, number: NodeId, cables: &[(usize, NodeId)], ends: 
     let switch =
         (!is_host).then(|| Switch { info: switch_attribute(), linear: Vec::new(), multicast: Vec::new() });
     let (name, guid) = (of.name.clone(), emit::guid(number));
-    Node { name, guid, ports, switch, control: Control::default() }
+    let control = Control::new(ports.len());
+    Node { name, guid, ports, switch, control }
 }
 
 /// A port whose link is up, and which nobody has initialized. `has_lid`: it is a host's or the management port of a switch.

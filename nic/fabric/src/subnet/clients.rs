@@ -13,9 +13,10 @@ use super::node::{PKEYS, info};
 use super::refusals::Refusals;
 use super::requests::{Overdue, REQUEST_LEN, Request, Waiting, word};
 use super::walk::Place;
-use super::{PortTraffic, Subnet};
+use super::{CongestionLog, PortTraffic, Subnet};
 use crate::topology::NodeId;
 use std::collections::VecDeque;
+use time::Instant;
 
 /// Bytes of a datagram of control.
 pub const CONTROL_LEN: usize = 80;
@@ -124,6 +125,11 @@ impl Clients {
     /// What the fabric has counted at a port: [`Subnet::set_traffic`].
     pub fn set_traffic(&mut self, node: NodeId, port: usize, traffic: PortTraffic) {
         self.subnet.set_traffic(node, port, traffic);
+    }
+
+    /// What a node has logged of congestion: [`Subnet::set_log`].
+    pub fn set_log(&mut self, now: Instant, node: NodeId, log: CongestionLog) {
+        self.subnet.set_log(now, node, log);
     }
 
     /// Sends again what nobody has answered, traps and requests to programs and of hosts, and gives up what was sent often enough. To be

@@ -39,17 +39,22 @@ mod walk;
 
 pub use build::SubnetError;
 pub use clients::{CONTROL_LEN, Clients, Control, SLOTS};
+pub use congestion::{CongestionLog, LoggedEvent, LoggedKind};
 pub use mad::{MAD_LEN, Mad};
 pub use performance::PortTraffic;
 pub use refusals::{Refusals, RefusedKind};
 pub use requests::REQUEST_LEN;
 pub use served::Served;
-pub use tables::{HostTable, LinkState, PortTable, SwitchCongestion, SwitchTable, Tables, TablesError};
+pub use tables::{
+    HostCongestion, HostTable, LinkState, PortTable, ServiceLevel, SwitchCongestion, SwitchTable, Tables,
+    TablesError,
+};
 
 use crate::topology::NodeId;
 use links::Trap;
 use node::Node;
 use std::collections::{BTreeMap, BTreeSet};
+use time::Instant;
 use walk::Place;
 
 /// The agents of all nodes.
@@ -72,6 +77,8 @@ pub struct Subnet {
     next_trap: u32,
     /// How often something has changed that switches forward by.
     version: u64,
+    /// The time up to which the fabric has run.
+    now: Instant,
 }
 
 impl Subnet {

@@ -5,6 +5,7 @@
 
 use super::Subnet;
 use super::node::{NO_PORT, Node, Port, info, state, switch_info};
+use cc::ibcc;
 use serde::{Deserialize, Serialize};
 use std::collections::BTreeMap;
 use std::net::Ipv4Addr;
@@ -36,6 +37,9 @@ pub struct HostTable {
     pub sl2vl: String,
     /// Its port.
     pub port: PortTable,
+    /// How it reacts to congestion, if congestion control management has said so.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<HostCongestion>,
 }
 
 /// A switch.
@@ -61,7 +65,7 @@ pub struct SwitchTable {
     pub port: BTreeMap<String, PortTable>,
 }
 
-/// How a switch marks packets (SwitchCongestionSetting).
+/// How a switch or one of its ports marks packets (SwitchCongestionSetting, SwitchPortCongestionSetting).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct SwitchCongestion {
@@ -71,6 +75,55 @@ pub struct SwitchCongestion {
     pub packet_size: u8,
     /// How many packets that would be marked are not, between two that are.
     pub marking_rate: u16,
+}
+
+/// How a host reacts to congestion (CACongestionSetting and CongestionControlTable).
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct HostCongestion {
+    /// Whether the queue pairs of a service level slow down together, or each for itself.
+    pub by_level: bool,
+    /// By index: the pause after a packet, as a shift to the right and a multiplier of the packet's time: `0:0,0:1,1:6`.
+    pub cct: String,
+    /// By service level. Those that are not here do not slow down.
+    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
+    pub sl: BTreeMap<String, ServiceLevel>,
+}
+
+/// How a host reacts at a service level (CACongestionEntry).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+#[serde(deny_unknown_fields)]
+pub struct ServiceLevel {
+    /// How often the index falls by one, in units of 1.024 us.
+    pub ccti_timer: u16,
+    /// By how much the index rises with each congestion notification.
+    pub ccti_increase: u8,
+    /// From this index on a notification is logged; 0 for never.
+    pub trigger_threshold: u8,
+    /// The least index.
+    pub ccti_min: u8,
+}
+
+impl HostCongestion {
+    /// As settings of the algorithm. None if the text is no table, or names a service level that does not exist.
+    pub(crate) fn reaction(&self) -> Option<ibcc::Reaction> {
+        let pause = |entry: &str| {
+            let (shift, multiplier) = entry.split_once(':')?;
+            let shift = shift.trim().parse().ok().filter(|shift| *shift < 1 << 2)?;
+            let multiplier = multiplier.trim().parse().ok().filter(|of| *of < 1 << 14)?;
+            Some(ibcc::Reaction::pause(shift, multiplier))
+        };
+        let table: Box<[f64]> = self.cct.split(',').map(pause).collect::<Option<_>>()?;
+        let mut levels = [ibcc::Level::default(); ibcc::LEVELS];
+        for (number, of) in &self.sl {
+            let ServiceLevel { ccti_timer, ccti_increase, trigger_threshold, ccti_min } = *of;
+            *levels.get_mut(number.parse::<usize>().ok()?)? =
+                ibcc::Level { ccti_timer, ccti_increase, trigger_threshold, ccti_min };
+        }
+        // The index has 16 bits.
+        let has_index = table.len() <= 1 << 16;
+        has_index.then_some(ibcc::Reaction { by_level: self.by_level, levels, table })
+    }
 }
 
 /// A port.
@@ -85,6 +138,9 @@ pub struct PortTable {
     pub vlarb_low: String,
     /// What high priority may send before low priority has a turn, in units of 4096 bytes; 255 for no limit.
     pub high_limit: u8,
+    /// How packets are marked that leave a port of a switch, if not as the switch does.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub congestion: Option<SwitchCongestion>,
 }
 
 /// The state of a link at one of its ends.
@@ -131,6 +187,15 @@ pub enum TablesError {
         /// The port, as it is written.
         port: String,
     },
+    /// How a host reacts to congestion that cannot be.
+    #[error(
+        "`{name}` cannot react so to congestion: `cct` is a list such as `0:0,0:1,1:6`, of shifts up to 3 and multipliers up to 16383; \
+             there are service levels 0 to 15"
+    )]
+    Congestion {
+        /// The host.
+        name: String,
+    },
     /// Text that is no table.
     #[error("`{name}`: `{text}` is no table of lanes")]
     Lanes {
@@ -157,6 +222,7 @@ impl Subnet {
                     lmc: port.lmc(),
                     sl2vl: lanes_text(&lanes),
                     port: port_table(port),
+                    congestion: node.control.reaction(),
                 };
                 tables.hosts.insert(node.name.clone(), host);
             }
@@ -170,18 +236,15 @@ fn group_text(lid: u16) -> String {
 }
 
 fn switch_table(node: &Node) -> SwitchTable {
-    let mut table =
-        SwitchTable {
-            lid: node.ports.first().map_or(0, Port::lid),
-            lft: Vec::new(),
-            mft: BTreeMap::new(),
-            sl2vl: String::new(),
-            sl2vl_of: BTreeMap::new(),
-            congestion: node.control.marking().map(|(threshold, packet_size, marking_rate)| {
-                SwitchCongestion { threshold, packet_size, marking_rate }
-            }),
-            port: BTreeMap::new(),
-        };
+    let mut table = SwitchTable {
+        lid: node.ports.first().map_or(0, Port::lid),
+        lft: Vec::new(),
+        mft: BTreeMap::new(),
+        sl2vl: String::new(),
+        sl2vl_of: BTreeMap::new(),
+        congestion: node.control.marking(),
+        port: BTreeMap::new(),
+    };
     if let Some(switch) = &node.switch {
         let top = switch_info::LINEAR_TOP.get(&switch.info) as usize;
         table.lft = switch.linear.iter().take(top + 1).copied().collect();
@@ -197,7 +260,8 @@ fn switch_table(node: &Node) -> SwitchTable {
     }
     let mut lanes = BTreeMap::<[u8; 8], Vec<(u8, u8)>>::new();
     for (entry, port) in (0u8..).zip(&node.ports).skip(1) {
-        table.port.insert(entry.to_string(), port_table(port));
+        let congestion = node.control.marking_of(entry.into());
+        table.port.insert(entry.to_string(), PortTable { congestion, ..port_table(port) });
         for (out, of) in (0u8..).zip(&port.lanes).skip(1) {
             lanes.entry(*of).or_default().push((entry, out));
         }
@@ -232,6 +296,7 @@ fn port_table(port: &Port) -> PortTable {
         vlarb_high: turns([2, 3]),
         vlarb_low: turns([0, 1]),
         high_limit: info::HIGH_LIMIT.get(&port.info) as u8,
+        congestion: None,
     }
 }
 

@@ -67,7 +67,7 @@ impl Run {
             begins: of.late * index,
             // A late packet leaves with the next one.
             pacer: Pacer::new(epoch, of.rate, PACKET as u32),
-            controller: policy.controller(),
+            controller: policy.controller(0),
             receiver: NotificationPoint::default(),
             cnps: VecDeque::new(),
             qp: QpSample { qpn: 17 + index, label: Some(SERVER.into()), ..Default::default() },

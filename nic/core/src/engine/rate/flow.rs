@@ -91,8 +91,8 @@ pub(in crate::engine) struct Flow {
 const FIRST_PACKET: u64 = 1 << 32;
 
 impl Flow {
-    pub(super) fn new(now: Instant, policy: &Policy, is_reliable: bool) -> Self {
-        let controller = policy.controller();
+    /// A flow with this controller, made by the policy.
+    pub(super) fn new(now: Instant, policy: &Policy, controller: Controller, is_reliable: bool) -> Self {
         // Packets of an unreliable queue pair are not acknowledged, so such algorithms have no input.
         let wants_answers = is_reliable && controller.uses_acks();
         Self {
@@ -172,6 +172,18 @@ impl Flow {
         let obeyed = self.controller.on_cnp(now);
         self.tempo.set_rate(now, self.controller.rate());
         obeyed
+    }
+
+    /// The port has another policy.
+    pub(super) fn follow(&mut self, now: Instant, policy: &Policy, level: u8, is_reliable: bool) {
+        self.controller = policy.successor(now, self.controller.clone(), level);
+        self.line = policy.line();
+        if !(is_reliable && self.controller.uses_acks()) {
+            self.trains = None;
+        } else if self.trains.is_none() {
+            self.trains = Some(Trains::default());
+        }
+        self.tempo.set_rate(now, self.controller.rate());
     }
 
     /// When to check again while it waits: when it may send, or when its rate changes.

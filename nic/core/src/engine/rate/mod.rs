@@ -7,6 +7,7 @@
 //! Without a policy and a port rate nothing is paced, and a train costs one extra branch.
 
 mod flow;
+mod log;
 mod notify;
 mod telemetry;
 #[cfg(test)]
@@ -20,6 +21,7 @@ use crate::link::wire_bytes;
 use cc::{Policy, Rate};
 pub(super) use flow::{Flow, Notifier};
 use flow::{PORT_CATCH_UP, Tempo};
+pub use log::{CongestionEvent, CongestionLog};
 pub(super) use notify::CnpSource;
 use notify::Notifications;
 use qp::wire::mad::hello::Features;
@@ -97,6 +99,7 @@ pub(super) struct Rates {
     notifications: Notifications,
     /// The queue pairs that have telemetry to return, by table index.
     returning: VecDeque<usize>,
+    log: CongestionLog,
 }
 
 impl Rates {
@@ -107,6 +110,7 @@ impl Rates {
             port_until: Alarm::default(),
             notifications: Notifications::default(),
             returning: VecDeque::new(),
+            log: CongestionLog::default(),
         }
     }
 
@@ -209,14 +213,13 @@ impl Engine {
         if !self.rates.active {
             return (unlimited, None);
         }
+        self.begin_flow(now, index);
         let config = &self.config.rate;
         let Some(entry) = self.qps[index].as_mut() else { return (unlimited, None) };
         let is_ipv6 = self.config.address.is_ipv6();
         let mut rate = config.port_rate;
-        // Management packets are not paced: there are few of them, and the end of congestion may depend on them.
-        if let Some(policy) = config.policy.as_ref().filter(|_| entry.qp.config().qp_type != QpType::Gsi) {
+        if let Some(flow) = &mut entry.flow {
             let reliable = entry.qp.config().qp_type.is_reliable();
-            let flow = entry.flow.get_or_insert_with(|| Box::new(Flow::new(now, policy, reliable)));
             if flow.advance(now) && reliable {
                 let packet = wire_bytes(PACKET + entry.qp.mtu().bytes() as usize, is_ipv6);
                 // Asked less often than once for each train, DCTCP would act on marks of a queue that is long gone: with one
@@ -233,6 +236,42 @@ impl Engine {
         let Some(rate) = rate else { return (unlimited, None) };
         let bytes = usize::try_from(rate.bytes_in(config.train_time)).unwrap_or(usize::MAX);
         (Limit { packets: max_packets, bytes, overhead: wire_bytes(0, is_ipv6) as usize }, None)
+    }
+
+    /// Makes the congestion control state of a queue pair that sends for the first time.
+    #[inline]
+    fn begin_flow(&mut self, now: Instant, index: usize) {
+        let Some(policy) = &self.config.rate.policy else { return };
+        let Some(entry) = self.qps[index].as_ref() else { return };
+        // Management packets are not paced: there are few of them, and the end of congestion may depend on them.
+        let qp_type = entry.qp.config().qp_type;
+        if entry.flow.is_some() || qp_type == QpType::Gsi {
+            return;
+        }
+        let level = entry.level();
+        // What slows its service level down slows it down, too.
+        let others = self.qps.iter().flatten().filter(|_| policy.is_by_level());
+        let other = others.filter(|other| other.level() == level).find_map(|other| other.flow.as_ref());
+        let controller = other.map_or_else(|| policy.controller(level), |other| other.controller.clone());
+        let flow = Flow::new(now, policy, controller, qp_type.is_reliable());
+        if let Some(entry) = self.qps[index].as_mut() {
+            entry.flow = Some(Box::new(flow));
+        }
+    }
+
+    /// Has the port go by another policy from now on, without one if that is `None`. Flows go on from where they are, if they can.
+    pub fn set_policy(&mut self, now: Instant, policy: Option<Policy>) {
+        self.config.rate.policy = policy;
+        self.rates.active = self.config.rate.policy.is_some() || self.config.rate.port_rate.is_some();
+        for index in 0..self.qps.len() {
+            let Some(entry) = self.qps[index].as_mut().filter(|entry| entry.flow.is_some()) else { continue };
+            let (level, is_reliable) = (entry.level(), entry.qp.config().qp_type.is_reliable());
+            match (&self.config.rate.policy, &mut entry.flow) {
+                (Some(policy), Some(flow)) => flow.follow(now, policy, level, is_reliable),
+                _ => entry.flow = None,
+            }
+            self.pace_anew(index);
+        }
     }
 
     /// Records what a queue pair sent in its turn.
@@ -301,6 +340,12 @@ impl Engine {
 }
 
 impl super::QpEntry {
+    /// The service level of what it sends: the upper three bits of the traffic class, as switches of the InfiniBand model read it. That
+    /// of datagrams, each of which may have its own, counts as 0.
+    pub(super) fn level(&self) -> u8 {
+        self.path.map_or(0, |path| path.ip.tos >> 5)
+    }
+
     fn flow_state(&self, now: Instant) -> Option<FlowState> {
         let flow = self.flow.as_ref()?;
         let mut controller = flow.controller.clone();

@@ -236,6 +236,8 @@ impl Engine {
             _ => false,
         };
         if obeyed {
+            self.slow_level_down(now, index);
+            self.log_notification(now, index);
             self.counters.rp_cnp_handled += 1;
             if tracing::enabled!(tracing::Level::TRACE) {
                 let flow = self.qps[index].as_ref().and_then(|entry| entry.flow_state(now));
@@ -243,6 +245,20 @@ impl Engine {
             }
         } else {
             self.counters.rp_cnp_ignored += 1;
+        }
+    }
+
+    /// A queue pair has obeyed a CNP: the others of its service level do so, too, if they have one index in common.
+    fn slow_level_down(&mut self, now: Instant, index: usize) {
+        let is_by_level = self.config.rate.policy.as_ref().is_some_and(Policy::is_by_level);
+        let Some(level) = self.qps[index].as_ref().filter(|_| is_by_level).map(|entry| entry.level()) else {
+            return;
+        };
+        let all = self.qps.iter_mut().enumerate().filter(|(other, _)| *other != index);
+        for entry in all.filter_map(|(_, entry)| entry.as_mut()).filter(|entry| entry.level() == level) {
+            if let Some(flow) = &mut entry.flow {
+                flow.on_cnp(now);
+            }
         }
     }
 

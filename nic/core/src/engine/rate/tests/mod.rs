@@ -1,6 +1,7 @@
 //! Pacing and congestion notifications in virtual time.
 
 mod acks;
+mod managed;
 mod notifications;
 mod pacing;
 mod telemetry;

@@ -1,36 +1,47 @@
 //! Congestion control management: how switches mark packets, and how hosts slow down (IBTA volume 1, annex A10.4).
 //!
-//! What a subnet manager writes here is kept in the bytes of the packets that carry it. Switches mark by it; the settings of hosts are
-//! answered, and those of a run are the scenario's.
+//! What a subnet manager writes here is kept in the bytes of the packets that carry it. Switches mark by it, and hosts slow down by it.
+//!
+//! - `switch`: what is written for switches, and `host` what is written for hosts.
+//! - `log`: what both log.
+
+mod host;
+mod log;
+mod switch;
+
+pub use log::{CongestionLog, LoggedEvent, LoggedKind};
 
 use super::Subnet;
 use super::mad::{DATA, Field, Mad, Refusal, class, method};
+use super::tables::{HostCongestion, SwitchCongestion};
 use super::walk::Place;
+use crate::topology::NodeId;
+use host::Host;
+use log::Log;
+use switch::Switch;
+use time::Instant;
 
 /// The numbers of attributes.
 mod attribute {
     pub(super) const CLASS_PORT_INFO: u16 = 0x01;
     pub(super) const CONGESTION_INFO: u16 = 0x11;
     pub(super) const KEY_INFO: u16 = 0x12;
+    pub(super) const LOG: u16 = 0x13;
     pub(super) const SWITCH_SETTING: u16 = 0x14;
+    pub(super) const PORT_SETTING: u16 = 0x15;
     pub(super) const HOST_SETTING: u16 = 0x16;
     pub(super) const TABLE: u16 = 0x17;
+    pub(super) const TIME_STAMP: u16 = 0x18;
 }
 
 /// The version of the class.
 const VERSION: u8 = 2;
 
-/// The Congestion Control Table is written in blocks of 64 entries. OpenSM writes two of them at most.
-const ENTRIES: usize = 64;
-const BLOCKS: usize = 2;
-
 /// 4.096 us x 2^18: a second, as for performance management.
 const RESPONSE_TIME: u64 = 18;
 
-/// Bytes of attributes: SwitchCongestionSetting, CACongestionSetting, and the entries of a block.
-const SWITCH_LEN: usize = 4 + 2 * 32 + 8;
-const HOST_LEN: usize = 4 + 16 * 8;
-const BLOCK_LEN: usize = 2 * ENTRIES;
+/// Where CongestionLog begins: no other attribute uses the log data in front of the others (A10.4.1).
+const LOG_DATA: usize = 32;
 
 /// Fields of CongestionKeyInfo (A10.4.3.3).
 mod key {
@@ -43,60 +54,46 @@ mod key {
     pub(super) const LEN: usize = 14;
 }
 
-/// Fields of SwitchCongestionSetting (A10.4.3.6): bits of the first one say which of the others have a meaning.
-mod setting {
-    use super::Field;
-
-    pub(super) const HAS_THRESHOLD: Field = Field(29, 1);
-    pub(super) const HAS_RATE: Field = Field(27, 1);
-    pub(super) const THRESHOLD: Field = Field(544, 4);
-    pub(super) const PACKET_SIZE: Field = Field(552, 8);
-    pub(super) const MARKING_RATE: Field = Field(592, 16);
-}
-
-/// Fields of CongestionControlTable in front of its entries (A10.4.3.9).
-const LIMIT: Field = Field(0, 16);
-
 /// What congestion control knows of a node.
 #[derive(Clone, Debug)]
 pub(super) struct Control {
     key: [u8; key::LEN],
-    switch: [u8; SWITCH_LEN],
-    host: [u8; HOST_LEN],
-    limit: u16,
-    table: [[u8; BLOCK_LEN]; BLOCKS],
-}
-
-impl Default for Control {
-    fn default() -> Self {
-        Self {
-            key: [0; key::LEN],
-            switch: [0; SWITCH_LEN],
-            host: [0; HOST_LEN],
-            limit: 0,
-            table: [[0; BLOCK_LEN]; BLOCKS],
-        }
-    }
+    switch: Switch,
+    host: Host,
+    log: Log,
 }
 
 impl Control {
+    /// That of a node with so many ports, with a management port.
+    pub(super) fn new(ports: usize) -> Self {
+        Self { key: [0; key::LEN], switch: Switch::new(ports), host: Host::default(), log: Log::default() }
+    }
+
     fn knows(&self, request: &Mad) -> bool {
         let own = key::KEY.get(&self.key);
         own == 0 || own == request.key()
     }
 
-    /// How a switch marks, if that was written: its threshold, its least packet, and the packets between two marks.
-    pub(super) fn marking(&self) -> Option<(u8, u8, u16)> {
-        let field = |field: Field| field.get(&self.switch);
-        let rate = if field(setting::HAS_RATE) == 1 { field(setting::MARKING_RATE) as u16 } else { 0 };
-        (field(setting::HAS_THRESHOLD) == 1)
-            .then(|| (field(setting::THRESHOLD) as u8, field(setting::PACKET_SIZE) as u8, rate))
+    /// How a switch marks, if that was written.
+    pub(super) fn marking(&self) -> Option<SwitchCongestion> {
+        self.switch.marking()
+    }
+
+    /// How a port of a switch marks, if that is not how the switch does.
+    pub(super) fn marking_of(&self, port: usize) -> Option<SwitchCongestion> {
+        self.switch.marking_of(port).filter(|of| self.marking().as_ref() != Some(of))
+    }
+
+    /// How a host reacts to congestion, if that was written.
+    pub(super) fn reaction(&self) -> Option<HostCongestion> {
+        self.host.reaction()
     }
 
     /// Answers with an attribute, or writes it.
-    fn serve(&mut self, mad: &mut Mad, is_switch: bool, is_set: bool) -> Result<(), Refusal> {
+    fn serve(&mut self, now: Instant, mad: &mut Mad, is_switch: bool, is_set: bool) -> Result<(), Refusal> {
         let request = mad.0;
         let request = &request[DATA..];
+        let written = is_set.then_some(request);
         let modifier = mad.modifier() as usize;
         let data = mad.data_mut();
         data.fill(0);
@@ -109,7 +106,7 @@ impl Control {
             }
             // Switches have no table.
             attribute::CONGESTION_INFO if !is_set => {
-                Field(16, 8).set(mad.data_mut(), if is_switch { 0 } else { BLOCKS as u64 });
+                Field(16, 8).set(mad.data_mut(), if is_switch { 0 } else { host::BLOCKS as u64 });
             }
             attribute::KEY_INFO => {
                 if is_set {
@@ -127,40 +124,34 @@ impl Control {
                     key::KEY.set(mad.data_mut(), 0);
                 }
             }
-            attribute::SWITCH_SETTING if is_switch => keep(&mut self.switch, mad, request, is_set),
-            attribute::HOST_SETTING if !is_switch => keep(&mut self.host, mad, request, is_set),
-            attribute::TABLE if !is_switch => {
-                let block = self.table.get_mut(modifier).ok_or(Refusal::Field)?;
-                if is_set {
-                    let limit = LIMIT.get(request) as u16;
-                    if usize::from(limit) >= BLOCKS * ENTRIES {
-                        return Err(Refusal::Field);
-                    }
-                    self.limit = limit;
-                    block.copy_from_slice(&request[4..4 + BLOCK_LEN]);
-                }
-                LIMIT.set(mad.data_mut(), self.limit.into());
-                mad.data_mut()[4..4 + BLOCK_LEN].copy_from_slice(block);
+            attribute::LOG if !is_set => {
+                let log = &mut mad.0[LOG_DATA..];
+                log.fill(0);
+                self.log.show(now, is_switch, log);
             }
+            attribute::TIME_STAMP if !is_set => Field(0, 32).set(mad.data_mut(), log::stamp(now)),
+            attribute::SWITCH_SETTING if is_switch => show(mad, self.switch.setting(written)),
+            attribute::PORT_SETTING if is_switch => show(mad, &self.switch.ports(modifier, written)?),
+            attribute::HOST_SETTING if !is_switch => show(mad, self.host.setting(written)),
+            attribute::TABLE if !is_switch => show(mad, &self.host.table(modifier, written)?),
             _ => return Err(Refusal::Attribute),
         }
         Ok(())
     }
 }
 
-/// Answers with bytes, which may be written before.
-fn keep(own: &mut [u8], mad: &mut Mad, request: &[u8], is_set: bool) {
-    let len = own.len();
-    if is_set {
-        own.copy_from_slice(&request[..len]);
-    }
-    mad.data_mut()[..len].copy_from_slice(own);
+/// Answers with an attribute.
+fn show(mad: &mut Mad, attribute: &[u8]) {
+    mad.data_mut()[..attribute.len()].copy_from_slice(attribute);
 }
 
 impl Subnet {
     /// Whether a node hears a request of congestion control: a key (CC_Key) protects what is written, and what is read if it says
-    /// so (A10.4.2). What is not heard is not answered, and counts.
+    /// so (A10.4.2). What is not heard is not answered, and counts. What is of no version that there is concerns no key: it is answered.
     pub(super) fn hears_congestion(&mut self, at: Place, request: &Mad) -> bool {
+        if request.base_version() != 1 || request.class_version() != VERSION {
+            return true;
+        }
         let Some(node) = self.nodes.get_mut(at.node) else { return false };
         let control = &mut node.control;
         let may_read = key::PROTECTS.get(&control.key) == 0;
@@ -185,11 +176,20 @@ impl Subnet {
             method::SET => true,
             _ => return Err(Refusal::Method),
         };
+        let now = self.now;
         let node = self.nodes.get_mut(at.node).ok_or(Refusal::Attribute)?;
         let is_switch = node.switch.is_some();
-        node.control.serve(mad, is_switch, is_set)?;
+        node.control.serve(now, mad, is_switch, is_set)?;
         self.version += u64::from(is_set);
         Ok(())
+    }
+
+    /// Takes over what a node has logged until now.
+    pub fn set_log(&mut self, now: Instant, node: NodeId, log: CongestionLog) {
+        self.now = now;
+        if let Some(node) = self.nodes.get_mut(node) {
+            node.control.log.own = log;
+        }
     }
 }
 
@@ -207,7 +207,7 @@ mod tests {
         key::KEY.set(&mut subnet.nodes[0].control.key, 7);
         key::VIOLATIONS.set(&mut subnet.nodes[0].control.key, 0xFFFE);
         let mut request = Mad::new([0; super::super::mad::MAD_LEN]);
-        request.0[3] = method::SET;
+        (request.0[0], request.0[2], request.0[3]) = (1, VERSION, method::SET);
         for expected in [0xFFFF, 0xFFFF] {
             assert!(!subnet.hears_congestion(Place { node: 0, port: 1 }, &request));
             assert_eq!(key::VIOLATIONS.get(&subnet.nodes[0].control.key), expected);
