@@ -397,3 +397,31 @@ fn a_subnet_with_a_key_is_closed_to_those_who_do_not_know_it() {
     let blind = fabric.try_program("host1", "ibnetdiscover", &[]).unwrap_or_else(|printed| printed);
     assert!(!blind.contains("spine0"), "{blind}");
 }
+
+/// A program whose socket for datagrams is not there (or belongs to another connection) waits for the answer to its first words without a
+/// timeout: it is told that it cannot take part.
+#[test]
+fn a_program_that_cannot_be_reached_is_told() {
+    use std::os::linux::net::SocketAddrExt;
+    use std::os::unix::net::{SocketAddr, UnixDatagram};
+    let fabric = Fabric::serve("unreachable", LEAF_SPINE, "");
+    let address = |end: &str| SocketAddr::from_abstract_name(format!("{}:{end}\0", fabric.socket())).unwrap();
+    let control = UnixDatagram::bind_addr(&address("ctl7")).unwrap();
+    control.connect_addr(&address("ctl")).unwrap();
+    control.set_read_timeout(Some(Duration::from_secs(60))).unwrap();
+    // In the order of the machine: a magic number, no slot yet, CONNECT, the length, and the number of the process.
+    let mut connect = [0; 80];
+    for (at, number) in [(0, 0xDEAD_BEEF_u32), (8, 1), (12, 44), (16, 7)] {
+        connect[at..at + 4].copy_from_slice(&number.to_ne_bytes());
+    }
+    let ask = || {
+        control.send(&connect).unwrap();
+        let mut answer = [0; 80];
+        let length = control.recv(&mut answer).expect("an answer");
+        assert_eq!(length, 80);
+        u32::from_ne_bytes([answer[8], answer[9], answer[10], answer[11]])
+    };
+    assert_eq!(ask(), 0, "an error");
+    let _in = UnixDatagram::bind_addr(&address("in7")).unwrap();
+    assert_eq!(ask(), 1, "it takes part");
+}

@@ -100,6 +100,11 @@ impl Fabric {
         fabric
     }
 
+    /// The name of its sockets.
+    pub(crate) fn socket(&self) -> &str {
+        &self.name
+    }
+
     pub(crate) fn folder(&self) -> &Path {
         &self.folder
     }

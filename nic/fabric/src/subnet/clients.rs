@@ -76,6 +76,15 @@ pub enum Control {
     },
 }
 
+impl Control {
+    /// The answer to a program that cannot take part, made from the datagram that asks for it, or from the answer that says it can.
+    #[must_use]
+    pub fn refusal(mut answer: [u8; CONTROL_LEN]) -> [u8; CONTROL_LEN] {
+        answer[8..12].copy_from_slice(&kind::ERROR.to_ne_bytes());
+        answer
+    }
+}
+
 /// A program.
 #[derive(Clone, Copy, Debug)]
 struct Client {
@@ -282,10 +291,12 @@ impl Clients {
         let node = if name.is_empty() { Some(0) } else { self.named(&name) };
         let slot = self.slots.iter().position(Option::is_none);
         let place = |node: NodeId| self.subnet.nodes.get(node).map(|of| Place { node, port: of.own_port() });
-        let (Some(at), Some(slot)) = (node.and_then(place), slot) else { return refused(answer) };
+        let (Some(at), Some(slot)) = (node.and_then(place), slot) else {
+            return Control::Answer(Control::refusal(answer));
+        };
         if is_manager && self.has_other_manager(at.node, slot) {
             self.refusals.managers += 1;
-            return refused(answer);
+            return Control::Answer(Control::refusal(answer));
         }
         self.slots[slot] = Some(Client { id, qp, at, is_manager });
         if is_manager {
@@ -453,10 +464,4 @@ impl Clients {
         }
         self.due.pop_front()
     }
-}
-
-/// The answer to a program that cannot take part.
-fn refused(mut answer: [u8; CONTROL_LEN]) -> Control {
-    answer[8..12].copy_from_slice(&kind::ERROR.to_ne_bytes());
-    Control::Answer(answer)
 }

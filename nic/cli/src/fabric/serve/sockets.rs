@@ -101,6 +101,8 @@ impl Sockets {
                     .is_err()
             {
                 served.disconnect(slot);
+                // It waits for an answer, and has no timeout for it.
+                let _ = self.control.send_to_addr(&Control::refusal(answer), &from);
                 continue;
             }
             // A program that has gone does not hear the answer.

@@ -103,7 +103,7 @@ impl Log {
         } else {
             (HOST_ENTRIES, HOST_ENTRY_LEN, HOST_EVENTS)
         };
-        // Events whose stamp has wrapped around twice are left out (IBTA CA10-49).
+        // Events whose stamp has wrapped around twice are left out: so does the driver hfi1 of Linux (mad.c).
         let is_fresh =
             |event: &&LoggedEvent| (stamp(now) - stamp(event.at).min(stamp(now))) / 2 <= u32::MAX.into();
         let latest = self.own.latest.iter().filter(is_fresh).take(most);
