@@ -42,6 +42,9 @@ use time::{Duration, Instant};
 /// may come with one other datagram, such as the acknowledgement of the message before it.
 pub(super) const HELD_DATAGRAMS: u32 = 2;
 
+/// The same for messages, of which a datagram that the kernel has put together from a train has many.
+pub(super) const HELD_MESSAGES: u32 = 2;
+
 /// How soon a program that polls memory continually replies: detection takes 1 us, and building the reply some more. For
 /// this time an acknowledgement is held, and the background thread steps aside.
 pub(super) const ANSWER: Duration = Duration::from_micros(20);

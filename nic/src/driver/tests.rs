@@ -1,7 +1,9 @@
 //! Several threads at one port: posting work while another holds the lock, destroying what a packet fails.
 
 use super::SocketPort;
-use crate::{Access, ConnectOptions, DeviceConfig, Gather, QpInit, QueuePair, RcEnd, Remote, Result};
+use crate::{
+    Access, ConnectOptions, DeviceConfig, Gather, Operation, QpInit, QueuePair, RcEnd, Remote, Result, SendWr,
+};
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic_core::engine::Engine;
 use rnic_core::port::Port;
@@ -78,6 +80,22 @@ fn requests_behind_packets_in_flight_wait_together_for_the_next_turn() -> Result
     }
     post_empty_write(&left)?;
     assert_eq!(taken_in(&port, &left), 1);
+    Ok(())
+}
+
+/// The kernel hands over a train as one datagram. A single message in it may be the next one of a conversation; several are a
+/// stream, whose sender waits for nothing but acknowledgements.
+#[test]
+fn many_messages_in_one_train_are_no_conversation() -> Result<()> {
+    let (_right, left, port) = sender()?;
+    for (count, is_conversation) in [(1, true), (6, false)] {
+        while port.background_turn().0 {}
+        let write = Operation::Write { remote: Remote::default(), imm: None };
+        let posts = (0..count).map(|wr_id| SendWr::new(wr_id, write, Gather::Empty));
+        left.qp.post_sends(posts).map_err(|(_, error)| error)?;
+        wait_for_packet(&port);
+        assert_eq!(port.background_turn().1.is_some(), is_conversation, "{count} messages");
+    }
     Ok(())
 }
 

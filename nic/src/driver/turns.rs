@@ -2,7 +2,7 @@
 
 use super::attend::PutOff;
 use super::doorbells::Doorbells;
-use super::hold::{AckHold, Begin, Caller, Verdict};
+use super::hold::{AckHold, Begin, Caller, HELD_MESSAGES, Verdict};
 use super::udp_io::UdpIo;
 use crate::net::{RecvBatch, RecvError};
 use rnic_core::datagram::Datagram;
@@ -66,7 +66,9 @@ impl Driven {
         let datagrams = self.receive(now);
         doorbells.answer_bell(&mut self.datapath);
         self.datapath.handle_timeout(now);
-        let only_acks = datagrams > 0 && self.datapath.has_work() && !self.datapath.engine.has_requests();
+        let few = self.datapath.engine.take_messages() <= HELD_MESSAGES;
+        let only_acks =
+            few && datagrams > 0 && self.datapath.has_work() && !self.datapath.engine.has_requests();
         if self.hold.take_in(caller, datagrams, only_acks, now, crate::clock::now) == Verdict::Hold {
             return datagrams;
         }

@@ -182,6 +182,8 @@ pub struct Engine {
     collected: (usize, VecDeque<Work>),
     /// The queue pair that took the last packet of the batch that is being received, until it is settled.
     unsettled: Option<usize>,
+    /// Messages that have ended since the driver last asked.
+    messages: u32,
     /// QP1, if there is one.
     gsi: Option<usize>,
     /// What is behind it otherwise.
@@ -240,6 +242,7 @@ impl Engine {
             groups: Groups::default(),
             collected: (0, VecDeque::new()),
             unsettled: None,
+            messages: 0,
             gsi: None,
             connections: Connections::default(),
             places: Places::new(),

@@ -7,7 +7,7 @@ use crate::datagram::Datagram;
 use crate::link::emulation::Entered;
 use qp::wire::mad::Mad;
 use qp::wire::mad::hello::{Features, Hello, HelloError};
-use qp::wire::{IcrcVerdict, IpHeader, Opcode, Operation, Packet, Transport};
+use qp::wire::{IcrcVerdict, IpHeader, Opcode, Operation, Packet, Position, Transport};
 use qp::{QKey, QpType, Qpn};
 use time::Instant;
 
@@ -73,6 +73,11 @@ impl Engine {
         {
             self.settle(before);
         }
+    }
+
+    /// The number of messages of peers that have ended, and READs and atomics they have asked for, since the last call.
+    pub fn take_messages(&mut self) -> u32 {
+        std::mem::take(&mut self.messages)
     }
 
     /// Processes the packets of a datagram: each from BTH to ICRC.
@@ -226,6 +231,10 @@ impl Engine {
         let mut host = self.host.of(&entry.links, &entry.shared, &mut entry.taken);
         host.pkey_index = pkey_index;
         let outcome = entry.qp.handle_packet(now, arrival, packet, &mut host);
+        let info = packet.info();
+        if info.is_request && matches!(info.position, Position::Last | Position::Only) {
+            self.messages = self.messages.saturating_add(1);
+        }
         if entry.flow.is_some() && !packet.info().is_request {
             self.handle_answer(now, index, packet);
         }
