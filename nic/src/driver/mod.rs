@@ -161,6 +161,32 @@ impl SocketPort {
         }
     }
 
+    /// Posts work requests that may have to leave at once.
+    fn post_now(
+        &self,
+        qp: &QpShared,
+        queue: WorkQueue,
+        works: &mut dyn Iterator<Item = Work>,
+    ) -> Result<(), (usize, PostError)> {
+        let qpn = qp.config.qpn;
+        let Some(mut driven) = self.try_lock() else {
+            self.hand_in(qp, works);
+            return Ok(());
+        };
+        let result = driven.datapath.engine.post_list(qpn, works);
+        // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
+        // causes no transmission.
+        if queue == WorkQueue::Send
+            && (driven.note_posted() || driven.datapath.engine.is_urgent(qpn, clock::now))
+        {
+            // What waits for the next turn may share its train.
+            self.doorbells.answer_bell(&mut driven.datapath);
+            driven.transmit(clock::now());
+        }
+        self.release(driven);
+        result
+    }
+
     /// Whether work requests may be left for the next turn: none of them would leave earlier, and none is a reply. A thread
     /// that is blocked is not woken for a receive: the first packet would do that.
     fn may_wait(&self, qp: &QpShared, queue: WorkQueue) -> bool {
@@ -363,6 +389,15 @@ impl Port for SocketPort {
         self.with_driven(|Driven { datapath, udp, .. }| act(datapath, udp));
     }
 
+    fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
+        let (queue, mut work) = (work.queue(), std::iter::once(work));
+        if self.may_wait(qp, queue) {
+            self.leave(qp, work);
+            return Ok(());
+        }
+        self.post_now(qp, queue, &mut work).map_err(|(_, error)| error)
+    }
+
     fn post_list(
         &self,
         qp: &QpShared,
@@ -373,32 +408,7 @@ impl Port for SocketPort {
             self.leave(qp, works);
             return Ok(());
         }
-        let qpn = qp.config.qpn;
-        let Some(mut driven) = self.try_lock() else {
-            self.hand_in(qp, works);
-            return Ok(());
-        };
-        let result = driven.datapath.engine.post_list(qpn, works);
-        // The first request of a burst leaves immediately; those behind it form trains while it is in flight. A receive
-        // causes no transmission.
-        if queue == WorkQueue::Send
-            && (driven.note_posted() || driven.datapath.engine.is_urgent(qpn, clock::now))
-        {
-            // What waits for the next turn may share its train.
-            self.doorbells.answer_bell(&mut driven.datapath);
-            driven.transmit(clock::now());
-        }
-        self.release(driven);
-        result
-    }
-
-    fn post(&self, qp: &QpShared, work: Work) -> Result<(), PostError> {
-        let queue = work.queue();
-        if self.may_wait(qp, queue) {
-            self.leave(qp, std::iter::once(work));
-            return Ok(());
-        }
-        self.post_list(qp, queue, &mut std::iter::once(work)).map_err(|(_, error)| error)
+        self.post_now(qp, queue, works)
     }
 
     fn progress(&self) -> bool {

@@ -14,10 +14,11 @@
 use clap::Parser;
 use rnic_tests::worlds::shrink::shrink;
 use rnic_tests::worlds::{Coverage, Options, Outcome, Plan, Reach, run};
+use std::collections::{HashMap, HashSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, mpsc};
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
 
 #[derive(Parser)]
@@ -135,6 +136,34 @@ fn play(seed: u64, twice: bool) -> Outcome {
     outcome
 }
 
+/// A world takes some 50 ms. Of one that takes this long the seed is told, because it may not end.
+const LONG: Duration = Duration::from_secs(20);
+
+/// The worlds that are being played, and since when.
+#[derive(Default)]
+struct Playing(Mutex<HashMap<u64, Instant>>);
+
+impl Playing {
+    fn play(&self, seed: u64, twice: bool) -> Outcome {
+        self.0.lock().expect("nobody panics with it").insert(seed, Instant::now());
+        let outcome = play(seed, twice);
+        self.0.lock().expect("nobody panics with it").remove(&seed);
+        outcome
+    }
+
+    /// Tells of worlds that take long, once of each, until `ends` has lost its sender.
+    fn watch(&self, ends: &mpsc::Receiver<()>) {
+        let mut told = HashSet::new();
+        while ends.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
+            for (seed, since) in &*self.0.lock().expect("nobody panics with it") {
+                if since.elapsed() >= LONG && told.insert(*seed) {
+                    eprintln!("seed {seed} has not ended after {LONG:?}");
+                }
+            }
+        }
+    }
+}
+
 fn many(args: &Args) -> ExitCode {
     let fresh = SystemTime::now().duration_since(UNIX_EPOCH).map_or(0, |now| now.as_millis() as u64 * 1000);
     let (first, last) = match args.minutes {
@@ -146,15 +175,23 @@ fn many(args: &Args) -> ExitCode {
     let next = AtomicU64::new(first);
     let stop = AtomicBool::new(false);
     let total = Mutex::new(Total::default());
+    let playing = Playing::default();
+    let (end, ends) = mpsc::channel::<()>();
     std::thread::scope(|scope| {
+        let watched = &playing;
+        scope.spawn(move || watched.watch(&ends));
         for _ in 0..args.jobs.max(1) {
-            scope.spawn(|| {
+            let end = end.clone();
+            let (next, stop, total, playing) = (&next, &stop, &total, &playing);
+            scope.spawn(move || {
+                // The last thread that drops it ends the watch.
+                let _end = end;
                 while !stop.load(Ordering::Relaxed) && deadline.is_none_or(|end| Instant::now() < end) {
                     let seed = next.fetch_add(1, Ordering::Relaxed);
                     if seed >= last {
                         break;
                     }
-                    let outcome = play(seed, args.twice);
+                    let outcome = playing.play(seed, args.twice);
                     let mut total = total.lock().expect("nobody panics with it");
                     total.worlds += 1;
                     total.operations += outcome.operations;
@@ -170,6 +207,7 @@ fn many(args: &Args) -> ExitCode {
                 }
             });
         }
+        drop(end);
     });
     let total = total.into_inner().expect("nobody panics with it");
     let seconds = begin.elapsed().as_secs_f64();
