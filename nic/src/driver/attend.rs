@@ -22,7 +22,7 @@
 //!   drives.
 //! - *Elsewhere*: the program polled, stopped, and did not announce that it sleeps. It may have ended its conversation,
 //!   or it may poll the memory that its peer writes to. The thread drives, and steps aside after each turn that the
-//!   program may reply to: the program may need this very core for its reply.
+//!   program is expected to reply to: the program may need this very core for its reply.
 //!
 //! A thread that drives goes from turn to turn:
 //!
@@ -32,7 +32,7 @@
 //!           v                    |      +-----------------------------> block until a packet, a timer or a request
 //!        a turn -----------------+------+
 //!           ^                    |
-//!           |    ANSWER passes     |      something happened that the program may reply to,
+//!           |    ANSWER passes     |      something happened that the program is to reply to,
 //!           +--------------------+----- and the program is elsewhere: step aside
 //! ```
 //!
@@ -163,12 +163,12 @@ impl Attendance {
         self.rests = false;
     }
 
-    /// The thread has taken a turn. `busy`: whether anything happened; `answered_by`: until when the program may reply.
-    pub(super) fn turned(&mut self, now: Instant, busy: bool, answered_by: Option<Instant>) -> Next {
+    /// The thread has taken a turn. `busy`: whether anything happened; `reply_by`: until when the program is expected to reply.
+    pub(super) fn turned(&mut self, now: Instant, busy: bool, reply_by: Option<Instant>) -> Next {
         if busy {
             self.spins_until = now + SPIN;
         }
-        if let (true, Some(until), Program::Elsewhere) = (busy, answered_by, self.program) {
+        if let (true, Some(until), Program::Elsewhere) = (busy, reply_by, self.program) {
             self.memory_until = now + MEMORY;
             Next::StepAside { until }
         } else if now < self.spins_until {

@@ -286,8 +286,8 @@ impl Background {
                     woken
                 }
                 Stance::Drive => {
-                    let (busy, answered_by) = port.background_turn();
-                    match attendance.turned(crate::clock::now(), busy, answered_by) {
+                    let (busy, reply_by) = port.background_turn();
+                    match attendance.turned(crate::clock::now(), busy, reply_by) {
                         Next::Spin => Woken::default(),
                         Next::StepAside { until } => {
                             drop(port);

@@ -192,7 +192,7 @@ impl World {
                 self.log.thread_turns += 1;
                 let done = self.turn(Caller::Background);
                 let after = self.now + if done > 0 { self.full_turn } else { EMPTY_TURN };
-                match self.attendance.turned(after, done > 0, self.hold.answered_by()) {
+                match self.attendance.turned(after, done > 0, self.hold.reply_by()) {
                     Next::Spin => Thread::Awake(after),
                     Next::StepAside { until } => {
                         self.log.asides += 1;
@@ -351,6 +351,28 @@ fn on_a_slow_host_acknowledgements_leave_with_replies_too() {
     let log = &world.log;
     assert!(log.replies > 100 && log.acks_with_replies > log.replies * 9 / 10, "{log:?}");
     assert!(log.acks_alone <= 2, "{log:?}");
+}
+
+/// WRITEs, for example, that a program reads much later.
+#[test]
+fn the_thread_does_not_step_aside_for_a_program_that_does_not_reply() {
+    let mut world = World::new();
+    world.run(micros(10), |world| {
+        world.poll(Caller::Program);
+        micros(1) / 2
+    });
+    assert!(world.polls >= POLLING);
+    let away = |_: &mut World| micros(100_000);
+    world.run(2 * STANDBY + 2 * WAKE_UP, |_| 2 * STANDBY);
+    world.log = Log::default();
+    for message in 0..1000 {
+        world.arrivals.push_back(world.now + message * micros(50));
+    }
+    world.run(micros(60_000), away);
+    let log = &world.log;
+    assert!(world.arrivals.is_empty() && log.acks_alone >= 900, "{log:?}");
+    assert_eq!(log.asides, 0, "{log:?}");
+    assert!(log.owed <= FULL_TURN, "{log:?}");
 }
 
 #[test]

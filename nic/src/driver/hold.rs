@@ -126,6 +126,12 @@ impl AckHold {
         }
     }
 
+    /// Until when the program is expected to reply to what the last turn took in; `None` for one that does not reply to lone
+    /// messages. A stream has such messages too, and its sender waits for nobody's reply.
+    pub(super) fn reply_by(&self) -> Option<Instant> {
+        self.answered_by().filter(|_| self.replies)
+    }
+
     /// A turn is about to be taken.
     pub(super) fn begin(&mut self, caller: Caller, now: Instant) -> Begin {
         if let State::Held { until } = self.state {

@@ -245,14 +245,15 @@ impl SocketPort {
         self.polls.store(self.polls.load(Ordering::Relaxed).wrapping_add(count), Ordering::Relaxed);
     }
 
-    /// Takes a turn in the background thread: returns whether anything happened, and until when the program may reply.
+    /// Takes a turn in the background thread: returns whether anything happened, and until when the program is
+    /// expected to reply.
     fn background_turn(&self) -> (bool, Option<Instant>) {
         let mut driven = self.lock();
         let done = driven.turn(clock::now(), Caller::Background, &self.doorbells);
-        let answered_by = driven.answered_by();
+        let reply_by = driven.reply_by();
         self.release(driven);
         self.courtesy.after_turn(done > 0);
-        (done > 0, answered_by)
+        (done > 0, reply_by)
     }
 
     /// Called in standby: sends what the program left undone, if it stopped polling.

@@ -95,9 +95,9 @@ impl Driven {
         }
     }
 
-    /// Until when the program may reply to what the last turn received.
-    pub(super) fn answered_by(&self) -> Option<Instant> {
-        self.hold.answered_by()
+    /// Until when the program is expected to reply to what the last turn received.
+    pub(super) fn reply_by(&self) -> Option<Instant> {
+        self.hold.reply_by()
     }
 
     /// Records that the program sends something; returns whether the packet can carry a held acknowledgement.

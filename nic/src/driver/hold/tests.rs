@@ -212,6 +212,23 @@ fn a_program_thread_that_polls_in_vain_did_not_reply() {
 }
 
 #[test]
+fn a_reply_is_expected_only_of_a_program_that_replies() {
+    let mut now = Instant::EPOCH;
+    let mut hold = AckHold::new();
+    assert_eq!(message(&mut hold, Caller::Background, now), Verdict::Send);
+    assert!(hold.answered_by().is_some() && hold.reply_by().is_none(), "nobody knows yet");
+    assert!(!hold.posted());
+    assert_eq!(message(&mut hold, Caller::Background, now), Verdict::Hold);
+    assert_eq!(hold.reply_by(), Some(now + ANSWER));
+    // It does not reply any more.
+    for _ in 0..10 {
+        now += 2 * ANSWER;
+        message(&mut hold, Caller::Background, now);
+        assert!(hold.reply_by().is_none());
+    }
+}
+
+#[test]
 fn a_turn_of_the_thread_that_sends_something_else_ends_the_conversation() {
     let now = Instant::EPOCH;
     let mut hold = AckHold::new();
