@@ -64,7 +64,7 @@ pub(super) struct Control {
 }
 
 impl Control {
-    /// That of a node with so many ports, with a management port.
+    /// The state of a node with this many ports, the management port included.
     pub(super) fn new(ports: usize) -> Self {
         Self { key: [0; key::LEN], switch: Switch::new(ports), host: Host::default(), log: Log::default() }
     }
