@@ -14,7 +14,7 @@
 use clap::Parser;
 use rnic_tests::worlds::shrink::shrink;
 use rnic_tests::worlds::{Coverage, Options, Outcome, Plan, Reach, run};
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -141,7 +141,7 @@ const LONG: Duration = Duration::from_secs(20);
 
 /// The worlds that are being played, and since when.
 #[derive(Default)]
-struct Playing(Mutex<HashMap<u64, Instant>>);
+struct Playing(Mutex<BTreeMap<u64, Instant>>);
 
 impl Playing {
     fn play(&self, seed: u64, twice: bool) -> Outcome {
@@ -153,7 +153,7 @@ impl Playing {
 
     /// Tells of worlds that take long, once of each, until `ends` has lost its sender.
     fn watch(&self, ends: &mpsc::Receiver<()>) {
-        let mut told = HashSet::new();
+        let mut told = BTreeSet::new();
         while ends.recv_timeout(Duration::from_secs(1)) == Err(mpsc::RecvTimeoutError::Timeout) {
             for (seed, since) in &*self.0.lock().expect("nobody panics with it") {
                 if since.elapsed() >= LONG && told.insert(*seed) {
