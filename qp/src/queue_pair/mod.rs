@@ -474,6 +474,13 @@ impl QueuePair {
         request.max(report)
     }
 
+    /// The greatest number of PSNs that a READ request takes, if one is next: what its response has of packets.
+    #[must_use]
+    pub fn next_read(&self) -> Option<u32> {
+        let next = self.requester.next().filter(|_| self.can_request())?;
+        matches!(next.wr.operation, Operation::Read { .. }).then(|| self.read_packets())
+    }
+
     /// Writes due packets into `train` until it is full, the `budget` is used up or nothing more may be sent.
     ///
     /// Responses go first, because the peer waits for them. A single acknowledgement follows the requests of a

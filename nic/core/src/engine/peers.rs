@@ -139,10 +139,22 @@ impl Peers {
     }
 }
 
-/// What a queue pair has in flight, oldest first: the end of its PSNs, its charge, and its departure time.
+/// PSNs that left together, as far as they are in flight.
+#[derive(Clone, Copy, Debug)]
+struct Sent {
+    /// How many they are, and the PSN after the last.
+    psns: u32,
+    end: Psn,
+    /// The charge of each.
+    each: u32,
+    departed: Instant,
+}
+
+/// What a queue pair has in flight.
 #[derive(Debug, Default)]
 pub(crate) struct Flights {
-    log: VecDeque<(Psn, u32, Instant)>,
+    /// Oldest first.
+    log: VecDeque<Sent>,
     /// The sum of their charges.
     total: u32,
     /// What the window of the peer still has of it: what is behind a gap and has landed needs no room any more.
@@ -177,7 +189,7 @@ impl Flights {
             Charge::in_train(size, if joined { u32::MAX } else { departure.packets })
         };
         let charge = each.saturating_mul(psns);
-        self.log.push_back((to, charge, now));
+        self.log.push_back(Sent { psns, end: to, each, departed: now });
         self.total = self.total.saturating_add(charge);
         self.charged = self.charged.saturating_add(charge);
         charge
@@ -192,15 +204,18 @@ impl Flights {
     /// lost (selective repeat). If `next` moved back, a retransmission begins, and everything in flight counts as lost. Returns
     /// the charge to release.
     pub(crate) fn arrive(&mut self, unacked: Psn, next: Psn, landed: u32) -> u32 {
-        if self.log.back().is_some_and(|(end, ..)| next.is_before(*end)) {
+        if self.log.back().is_some_and(|sent| next.is_before(sent.end)) {
             return self.clear();
         }
         let mut freed = 0;
-        while let Some((end, charge, _)) = self.log.front() {
-            if unacked.is_before(*end) {
+        while let Some(sent) = self.log.front_mut() {
+            // The requests of several READs may leave together: their responses come one after the other.
+            let left = u32::try_from(sent.end.distance_from(unacked)).unwrap_or(0).min(sent.psns);
+            freed += (sent.psns - left).saturating_mul(sent.each);
+            sent.psns = left;
+            if left > 0 {
                 break;
             }
-            freed += charge;
             self.log.pop_front();
         }
         self.total = self.total.saturating_sub(freed);
@@ -221,8 +236,8 @@ impl Flights {
     /// Returns the charge to release.
     pub(crate) fn expire(&mut self, limit: Instant) -> u32 {
         let mut freed = 0;
-        while let Some((_, charge, _)) = self.log.pop_front_if(|(.., departed)| *departed <= limit) {
-            freed += charge;
+        while let Some(sent) = self.log.pop_front_if(|sent| sent.departed <= limit) {
+            freed += sent.psns.saturating_mul(sent.each);
         }
         self.total = self.total.saturating_sub(freed);
         self.release(self.total)
@@ -230,7 +245,7 @@ impl Flights {
 
     /// When the oldest departed.
     pub(crate) fn oldest(&self) -> Option<Instant> {
-        self.log.front().map(|(.., departed)| *departed)
+        self.log.front().map(|sent| sent.departed)
     }
 
     /// Treats everything in flight as lost.
@@ -263,8 +278,9 @@ mod tests {
         let second = flights.depart(now, (psn(3), psn(4)), &train(1, 100), false, Mtu::B4096);
         assert!(first > 5 * 4116 && second >= 832);
         assert_eq!(flights.charged(), first + second);
-        assert_eq!(flights.arrive(psn(1), psn(4), 0), 0, "the first train is not all there");
-        assert_eq!(flights.arrive(psn(3), psn(4), 0), first);
+        assert_eq!(flights.arrive(psn(1), psn(4), 0), first / 5 * 3, "three packets of the first train");
+        assert_eq!(flights.arrive(psn(1), psn(4), 0), 0, "they are given back once");
+        assert_eq!(flights.arrive(psn(3), psn(4), 0), first / 5 * 2);
         assert_eq!(flights.arrive(psn(4), psn(4), 0), second);
         assert_eq!(flights.arrive(psn(4), psn(4), 0), 0);
         assert_eq!(flights.charged(), 0);
@@ -326,6 +342,28 @@ mod tests {
         let mut flights = Flights::default();
         let charge = flights.depart(Instant::EPOCH, (psn(0), psn(16)), &train(1, 32), false, Mtu::B1024);
         assert_eq!(charge, 16 * Flights::packet_charge(Mtu::B1024));
+    }
+
+    /// Otherwise nothing more would be asked for until all have been answered.
+    #[test]
+    fn reads_that_are_requested_together_are_answered_one_by_one() {
+        let (mut flights, each) = (Flights::default(), Flights::packet_charge(Mtu::B4096));
+        assert_eq!(
+            flights.depart(Instant::EPOCH, (psn(0), psn(87)), &train(3, 32), false, Mtu::B4096),
+            87 * each
+        );
+        assert_eq!(flights.arrive(psn(32), psn(87), 0), 32 * each);
+        assert_eq!(
+            flights.depart(Instant::EPOCH, (psn(87), psn(119)), &train(1, 32), false, Mtu::B4096),
+            32 * each
+        );
+        assert_eq!(
+            flights.arrive(psn(100), psn(119), 0),
+            68 * each,
+            "the rest of the first, and part of the next"
+        );
+        assert_eq!(flights.expire(Instant::EPOCH), 19 * each);
+        assert_eq!(flights.charged(), 0);
     }
 
     #[test]

@@ -164,11 +164,15 @@ impl QueuePair {
             let end = self.requester.read_ends.iter().find(|end| psn.is_before(**end));
             return end.map_or(1, |end| u32::try_from(end.distance_from(psn)).unwrap_or(1));
         }
-        let chunk = match self.config.tuning.read_chunk {
+        (wqe.packets - at).min(self.read_packets()).min(budget.max(1))
+    }
+
+    /// The greatest number of packets for which one READ request asks.
+    pub(in crate::queue_pair) fn read_packets(&self) -> u32 {
+        match self.config.tuning.read_chunk {
             0 => MAX_IN_FLIGHT,
             bytes => (bytes / self.path.mtu.bytes()).clamp(1, MAX_IN_FLIGHT),
-        };
-        (wqe.packets - at).min(chunk).min(budget.max(1))
+        }
     }
 
     /// Writes the packet and its payload into the train.

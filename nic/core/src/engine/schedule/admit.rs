@@ -206,9 +206,12 @@ impl Engine {
         let Some(entry) = self.qps[index].as_ref() else { return Err(Place::Idle) };
         let is_first = called == Some(gate);
         let others = self.places.has_waiters(gate) && (!is_first || self.places.waiting_at(gate) > 1);
-        // As long as the next packet will be: small packets leave in longer trains.
-        let train = train_of(entry.qp.next_payload(), max_packets);
-        grant.requests = entry.window_room(self.peers.get_mut(id), others, is_first, train);
+        // As long as the next packet will be: small packets leave in longer trains. Of a READ it is the response that takes room.
+        let response = entry.qp.next_read();
+        let train = response.unwrap_or_else(|| train_of(entry.qp.next_payload(), max_packets));
+        let room = entry.window_room(self.peers.get_mut(id), others, is_first, train);
+        // The rest of the room is kept for a whole piece: the ends of a response leave in trains of their own.
+        grant.requests = if response.is_some() && room > train { room - room % train } else { room };
         grant.account = Account::Window(id);
         let repetitions = entry.qp.repetitions_due();
         if grant.requests == 0 && repetitions > 0 {
@@ -284,7 +287,7 @@ impl QpEntry {
             return 1;
         }
         // Near the end of the window, waiting for acknowledgements is better than sending trains into the little room
-        // that is left: a system call for two packets costs as much as one for fifteen.
+        // that is left: a system call for two packets costs as much as one for fifteen. Nor is a READ cut into small pieces.
         let is_nearly_full = room < train && peer.window.is_half_used();
         if unrequested == 0 && (others && !is_first || is_nearly_full) {
             return 0;
