@@ -71,6 +71,10 @@ const MISSES_BEFORE_WAITING: u32 = 64;
 /// moves only some tens of trains in the time of thousands of empty polls.
 const TRAIN_POLLS: u32 = 2;
 
+/// Requests that wait behind the first one of a burst until they leave without a turn: as many short packets as the kernel
+/// takes in one train (UDP_MAX_SEGMENTS, which was 64 until Linux 6.10).
+const BURST: u32 = 64;
+
 /// A port on sockets.
 pub(crate) struct SocketPort {
     /// Itself, for its thread.
@@ -80,6 +84,8 @@ pub(crate) struct SocketPort {
     doorbells: Doorbells,
     /// Whether the program may be about to reply: its next request may carry an acknowledgement.
     converses: AtomicBool,
+    /// How many more requests, of whatever queue pairs, may wait for the next turn because one has left since the last.
+    burst: AtomicU32,
     /// Incremented with every poll of a program thread.
     polls: AtomicU32,
     misses: AtomicU32,
@@ -125,6 +131,7 @@ impl SocketPort {
             driven: ManuallyDrop::new(PiMutex::new(Driven::new(engine, udp, clocks))),
             doorbells: Doorbells::new(),
             converses: AtomicBool::new(false),
+            burst: AtomicU32::new(0),
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
             wrecked: AtomicBool::new(false),
@@ -182,19 +189,33 @@ impl SocketPort {
             // What waits for the next turn may share its train.
             self.doorbells.answer_bell(&mut driven.datapath);
             driven.transmit(clock::now());
+            self.burst.store(BURST, Ordering::Relaxed);
         }
         self.release(driven);
         result
     }
 
-    /// Whether work requests may be left for the next turn: none of them would leave earlier, and none is a reply. A thread
-    /// that is blocked is not woken for a receive: the first packet would do that.
+    /// Whether work requests may be left for the next turn: none of them would leave earlier, or another one of their burst
+    /// has left, and none is a reply. A thread that is blocked is not woken for a receive: the first packet would do that.
     fn may_wait(&self, qp: &QpShared, queue: WorkQueue) -> bool {
-        qp.may_wait(queue)
-            && match queue {
-                WorkQueue::Send => !self.converses.load(Ordering::Relaxed),
-                WorkQueue::Recv => !self.background.sleeper().has_to_know(),
+        match queue {
+            WorkQueue::Send => {
+                !self.converses.load(Ordering::Relaxed) && (qp.may_wait(queue) || self.joins_burst(qp))
             }
+            WorkQueue::Recv => qp.may_wait(queue) && !self.background.sleeper().has_to_know(),
+        }
+    }
+
+    /// Whether a request of an idle queue pair is part of a burst: a program that uses many of them posts to one after the
+    /// other before it polls. To wake a thread that is blocked would cost more than sending does.
+    fn joins_burst(&self, qp: &QpShared) -> bool {
+        let left = self.burst.load(Ordering::Relaxed);
+        if left == 0 || !qp.may_join() || self.background.sleeper().has_to_know() {
+            return false;
+        }
+        // An estimate, as that of polls.
+        self.burst.store(left - 1, Ordering::Relaxed);
+        true
     }
 
     /// Leaves work requests for the next turn. Only the first of several costs more than its place in the inbox.
@@ -228,6 +249,7 @@ impl SocketPort {
             None => self.lock(),
         };
         let now = clock::now();
+        self.burst.store(0, Ordering::Relaxed);
         let done = driven.turn(now, caller, &self.doorbells);
         if let Some(period) = self.background.standby_period()
             && let Some(rest) = driven.put_off.polled(now, self.polls.load(Ordering::Relaxed), period)
@@ -249,6 +271,7 @@ impl SocketPort {
     /// expected to reply.
     fn background_turn(&self) -> (bool, Option<Instant>) {
         let mut driven = self.lock();
+        self.burst.store(0, Ordering::Relaxed);
         let done = driven.turn(clock::now(), Caller::Background, &self.doorbells);
         let reply_by = driven.reply_by();
         self.release(driven);
@@ -259,6 +282,7 @@ impl SocketPort {
     /// Called in standby: sends what the program left undone, if it stopped polling.
     fn sweep(&self) {
         if let Some(mut driven) = self.try_lock() {
+            self.burst.store(0, Ordering::Relaxed);
             self.doorbells.answer_bell(&mut driven.datapath);
             if driven.datapath.has_work() {
                 driven.transmit(clock::now());

@@ -1,6 +1,6 @@
 //! Several threads at one port: posting work while another holds the lock, destroying what a packet fails.
 
-use super::SocketPort;
+use super::{BURST, SocketPort};
 use crate::{
     Access, ConnectOptions, DeviceConfig, Gather, Operation, QpInit, QueuePair, RcEnd, Remote, Result, SendWr,
 };
@@ -8,6 +8,7 @@ use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use rnic_core::engine::Engine;
 use rnic_core::port::Port;
 use std::os::fd::BorrowedFd;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, mpsc};
 
 /// Posts from another thread; returns once the post has returned.
@@ -80,6 +81,66 @@ fn requests_behind_packets_in_flight_wait_together_for_the_next_turn() -> Result
     }
     post_empty_write(&left)?;
     assert_eq!(taken_in(&port, &left), 1);
+    Ok(())
+}
+
+/// Queue pairs that can send, those with which they are connected, and the port of the former.
+fn senders(count: usize) -> Result<(Vec<RcEnd>, Vec<RcEnd>, Arc<SocketPort>)> {
+    let (a, port) = DeviceConfig::default().open_as("rnic0")?;
+    let b = crate::open()?;
+    let pairs = (0..count).map(|_| RcEnd::pair(&a, &b)).collect::<Result<Vec<_>>>()?;
+    let (ends, peers) = pairs.into_iter().unzip();
+    Ok((ends, peers, port))
+}
+
+#[test]
+fn requests_of_many_queue_pairs_leave_together_behind_the_first() -> Result<()> {
+    let (ends, _peers, port) = senders(10)?;
+    port.background.stop();
+    let sends = || port.lock().udp.counters().sends;
+    for _ in 0..2 {
+        // Nothing is in flight.
+        while ends.iter().any(|end| taken_in(&port, end) > 0) {
+            port.background_turn();
+        }
+        let before = sends();
+        ends.iter().try_for_each(post_empty_write)?;
+        assert_eq!(sends() - before, 1, "the first left at once");
+        let known: Vec<_> = ends.iter().map(|end| taken_in(&port, end)).collect();
+        assert_eq!((known[0], known.iter().sum::<usize>()), (1, 1), "the others wait in their inboxes");
+        port.background_turn();
+        assert_eq!(sends() - before, 2, "they leave in one train");
+    }
+    Ok(())
+}
+
+/// A program may post for as long as it likes before it polls.
+#[test]
+fn a_burst_of_many_queue_pairs_leaves_without_a_turn() -> Result<()> {
+    let (ends, _peers, port) = senders(70)?;
+    port.background.stop();
+    let before = port.lock().udp.counters().sends;
+    for (count, end) in ends.iter().enumerate() {
+        post_empty_write(end)?;
+        // The 64 behind the first leave with the 66th.
+        let sends = port.lock().udp.counters().sends - before;
+        assert_eq!(sends, if count < 65 { 1 } else { 3 }, "request {count}: 65 packets need two trains");
+    }
+    Ok(())
+}
+
+/// Waking it takes longer than sending does.
+#[test]
+fn a_thread_that_is_blocked_is_not_woken_for_a_burst() -> Result<()> {
+    let (ends, _peers, port) = senders(1)?;
+    while !port.background.sleeper().has_to_know() {
+        std::thread::yield_now();
+    }
+    // Another queue pair has just sent something.
+    port.burst.store(5, Ordering::Relaxed);
+    ends.iter().try_for_each(post_empty_write)?;
+    // A turn of the thread may have ended the burst since.
+    assert!([BURST, 0].contains(&port.burst.load(Ordering::Relaxed)), "it left at once, and does not wait");
     Ok(())
 }
 

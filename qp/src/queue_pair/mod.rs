@@ -414,10 +414,8 @@ impl QueuePair {
     /// go-back-N begins, it is the oldest one; with selective repeat it may be several.
     #[must_use]
     pub fn repetitions_due(&self) -> u32 {
-        match self.can_request() {
-            true => self.requester.flight.lost().max(self.repeats_oldest().into()),
-            false => 0,
-        }
+        let due = self.requester.flight.lost().max(self.repeats_oldest().into());
+        if due > 0 && self.can_request() { due } else { 0 }
     }
 
     /// The number of packets in flight after the last one that asked for an acknowledgement. The peer does not

@@ -233,6 +233,13 @@ impl QpShared {
             WorkQueue::Recv => !matches!(self.state(), QpState::Reset | QpState::Err),
         }
     }
+
+    /// Whether a send may wait for the next turn although nothing of this queue pair is in flight: others of its port have
+    /// just sent. Without acknowledgements, [`Engine::is_urgent`](crate::engine::Engine::is_urgent) decides.
+    #[must_use]
+    pub fn may_join(&self) -> bool {
+        self.config.qp_type.is_reliable() && self.state() == QpState::Rts
+    }
 }
 
 #[cfg(test)]
@@ -310,9 +317,10 @@ mod tests {
         assert_eq!(waits(), [false, false], "RESET");
         qp.set_state(QpState::Rts);
         assert_eq!(waits(), [false, true]);
+        assert!(qp.may_join());
         qp.set_in_flight(true);
         assert_eq!(waits(), [true, true]);
         qp.set_state(QpState::Err);
-        assert_eq!(waits(), [false, false]);
+        assert_eq!((waits(), qp.may_join()), ([false, false], false));
     }
 }

@@ -6,7 +6,7 @@
 //! while its waiters may be able to go on, so that a gate that opens costs the same however many wait at it.
 
 use super::Gate;
-use std::collections::HashMap;
+use std::collections::BTreeMap;
 use time::Instant;
 
 /// A turn that comes up.
@@ -101,7 +101,8 @@ pub(in crate::engine) struct Places {
     ready: List,
     /// Gates at which something waits.
     gates: slab::Slab<Waiters>,
-    by_gate: HashMap<Gate, usize>,
+    /// Few at a time, so that looking one up takes a comparison or two.
+    by_gate: BTreeMap<Gate, usize>,
 }
 
 const fn node_of(turn: Turn) -> usize {
@@ -118,7 +119,7 @@ impl Places {
             turns: Vec::new(),
             ready: List::EMPTY,
             gates: slab::Slab::new(),
-            by_gate: HashMap::new(),
+            by_gate: BTreeMap::new(),
         }
     }
 
@@ -365,7 +366,7 @@ impl Places {
     /// Checks that every turn is in the list of its place, and in no other.
     #[cfg(any(debug_assertions, test))]
     pub(in crate::engine) fn check(&self) {
-        let mut seen = HashMap::new();
+        let mut seen = BTreeMap::new();
         for next in self.ready() {
             match next {
                 Next::Turn(turn) => {
