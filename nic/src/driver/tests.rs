@@ -1,5 +1,6 @@
 //! Several threads at one port: posting work while another holds the lock, destroying what a packet fails.
 
+use super::hold::Caller;
 use super::{BURST, SocketPort};
 use crate::{
     Access, ConnectOptions, DeviceConfig, Gather, Operation, QpInit, QueuePair, RcEnd, Remote, Result, SendWr,
@@ -98,18 +99,20 @@ fn requests_of_many_queue_pairs_leave_together_behind_the_first() -> Result<()> 
     let (ends, _peers, port) = senders(10)?;
     port.background.stop();
     let sends = || port.lock().udp.counters().sends;
-    for _ in 0..2 {
-        // Nothing is in flight.
-        while ends.iter().any(|end| taken_in(&port, end) > 0) {
-            port.background_turn();
-        }
+    let [background, program]: [fn(&SocketPort); 2] =
+        [|port| _ = port.background_turn(), |port| _ = port.drive(Caller::Program)];
+    for turn in [SocketPort::sweep, background, program, background] {
         let before = sends();
         ends.iter().try_for_each(post_empty_write)?;
         assert_eq!(sends() - before, 1, "the first left at once");
         let known: Vec<_> = ends.iter().map(|end| taken_in(&port, end)).collect();
         assert_eq!((known[0], known.iter().sum::<usize>()), (1, 1), "the others wait in their inboxes");
-        port.background_turn();
+        turn(&port);
         assert_eq!(sends() - before, 2, "they leave in one train");
+        // The next burst begins once nothing is in flight, and with its first request.
+        while ends.iter().any(|end| taken_in(&port, end) > 0) {
+            port.lock().turn(crate::clock::now(), Caller::Background, &port.doorbells);
+        }
     }
     Ok(())
 }

@@ -322,5 +322,8 @@ mod tests {
         assert_eq!(waits(), [true, true]);
         qp.set_state(QpState::Err);
         assert_eq!((waits(), qp.may_join()), ([false, false], false));
+        let unreliable = QpShared::new(QpConfig { qp_type: QpType::Uc, ..qp.config });
+        unreliable.set_state(QpState::Rts);
+        assert!(!unreliable.may_join());
     }
 }

@@ -19,6 +19,8 @@ struct Sent {
     asks: bool,
     /// Its place in its train.
     place: u16,
+    /// How many bytes the message has, if it says so.
+    length: u32,
 }
 
 /// The requests, or the responses, that a device sent, in order.
@@ -65,7 +67,8 @@ impl Observer for Log {
             && packet.info().is_request != self.responses
             && packet.dest_qpn().value() & 0xffff != Qpn::GSI.value()
         {
-            let sent = Sent { to: packet.dest_qpn(), asks: packet.ack_req(), place: frame.ip.ident };
+            let (place, length) = (frame.ip.ident, packet.reth().map_or(0, |reth| reth.length));
+            let sent = Sent { to: packet.dest_qpn(), asks: packet.ack_req(), place, length };
             self.sent.lock().expect("no panic").push(sent);
         }
     }
@@ -158,6 +161,31 @@ fn whoever_has_not_asked_for_an_acknowledgement_asks_in_a_full_window() -> Resul
     assert_eq!(log.all().iter().filter(|sent| sent.asks).count(), 2, "those of the others");
     done(&long.0)?;
     assert!(net.elapsed() < FLIGHT_LIFE / 2, "{:?}", net.elapsed());
+    Ok(())
+}
+
+/// The ends of a response leave in trains of their own, and while the requester waits for the last one, the responder does
+/// nothing.
+#[test]
+fn reads_are_requested_in_whole_pieces_while_others_are_answered() -> Result<()> {
+    let net = Net::new();
+    net.set_latency(Duration::from_micros(20));
+    let rate = Rate::from_gbps(10);
+    let (a, b) =
+        (net.device(), net.device_with(&DeviceSetup { rate: fixed(rate), ..DeviceSetup::default() })?);
+    let (left, right) = patient(&a, &b)?;
+    let log = Log::of(&a);
+    let (target, source) = (left.register(&[0; 1 << 20])?, right.register_remote(1 << 20)?);
+    for number in 0..2 {
+        left.qp.read(number, target.all(), source.remote(0))?;
+    }
+    done(&left)?;
+    done(&left)?;
+    let lengths: Vec<_> = log.all().iter().map(|sent| sent.length).collect();
+    assert_eq!(lengths, [128 << 10; 16], "two READs of 1 MiB");
+    // 84 bytes of Ethernet, IPv4, UDP, BTH and ICRC for each packet of 4096.
+    let least = rate.time_for(512 * (4096 + 84));
+    assert!(net.elapsed() < least + least / 20, "{:?}, not {least:?}", net.elapsed());
     Ok(())
 }
 
