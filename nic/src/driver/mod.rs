@@ -7,6 +7,7 @@
 
 mod attend;
 mod background;
+mod burst;
 #[cfg(test)]
 mod conversations;
 mod courtesy;
@@ -71,10 +72,6 @@ const MISSES_BEFORE_WAITING: u32 = 64;
 /// moves only some tens of trains in the time of thousands of empty polls.
 const TRAIN_POLLS: u32 = 2;
 
-/// Requests that wait behind the first one of a burst until they leave without a turn: as many short packets as the kernel
-/// takes in one train (UDP_MAX_SEGMENTS, which was 64 until Linux 6.10).
-const BURST: u32 = 64;
-
 /// A port on sockets.
 pub(crate) struct SocketPort {
     /// Itself, for its thread.
@@ -84,8 +81,9 @@ pub(crate) struct SocketPort {
     doorbells: Doorbells,
     /// Whether the program may be about to reply: its next request may carry an acknowledgement.
     converses: AtomicBool,
-    /// How many more requests, of whatever queue pairs, may wait for the next turn because one has left since the last.
-    burst: AtomicU32,
+    /// How many more requests of idle queue pairs may wait for the next turn, behind one that has left since the last
+    /// ([`burst`]). Changed under the lock, except for counting down.
+    may_join: AtomicU32,
     /// Incremented with every poll of a program thread.
     polls: AtomicU32,
     misses: AtomicU32,
@@ -131,7 +129,7 @@ impl SocketPort {
             driven: ManuallyDrop::new(PiMutex::new(Driven::new(engine, udp, clocks))),
             doorbells: Doorbells::new(),
             converses: AtomicBool::new(false),
-            burst: AtomicU32::new(0),
+            may_join: AtomicU32::new(0),
             polls: AtomicU32::new(0),
             misses: AtomicU32::new(0),
             wrecked: AtomicBool::new(false),
@@ -187,9 +185,11 @@ impl SocketPort {
             && (driven.note_posted() || driven.datapath.engine.is_urgent(qpn, clock::now))
         {
             // What waits for the next turn may share its train.
+            let now = clock::now();
             self.doorbells.answer_bell(&mut driven.datapath);
-            driven.transmit(clock::now());
-            self.burst.store(BURST, Ordering::Relaxed);
+            driven.transmit(now);
+            let may_join = driven.burst.left(now, self.may_join.load(Ordering::Relaxed));
+            self.may_join.store(may_join, Ordering::Relaxed);
         }
         self.release(driven);
         result
@@ -206,16 +206,23 @@ impl SocketPort {
         }
     }
 
-    /// Whether a request of an idle queue pair is part of a burst: a program that uses many of them posts to one after the
-    /// other before it polls. To wake a thread that is blocked would cost more than sending does.
+    /// Whether a request of an idle queue pair waits for others of its [`burst`]. To wake a thread that is blocked would cost
+    /// more than sending does.
     fn joins_burst(&self, qp: &QpShared) -> bool {
-        let left = self.burst.load(Ordering::Relaxed);
-        if left == 0 || !qp.may_join() || self.background.sleeper().has_to_know() {
+        let room = self.may_join.load(Ordering::Relaxed);
+        if room == 0 || !qp.may_join() || self.background.sleeper().has_to_know() {
             return false;
         }
         // An estimate, as that of polls.
-        self.burst.store(left - 1, Ordering::Relaxed);
+        self.may_join.store(room - 1, Ordering::Relaxed);
         true
+    }
+
+    /// The port takes a turn, which ends a burst.
+    fn end_burst(&self, driven: &mut Driven, now: Instant) {
+        let unused = self.may_join.load(Ordering::Relaxed);
+        self.may_join.store(0, Ordering::Relaxed);
+        driven.burst.end(now, unused);
     }
 
     /// Leaves work requests for the next turn. Only the first of several costs more than its place in the inbox.
@@ -249,7 +256,7 @@ impl SocketPort {
             None => self.lock(),
         };
         let now = clock::now();
-        self.burst.store(0, Ordering::Relaxed);
+        self.end_burst(&mut driven, now);
         let done = driven.turn(now, caller, &self.doorbells);
         if let Some(period) = self.background.standby_period()
             && let Some(rest) = driven.put_off.polled(now, self.polls.load(Ordering::Relaxed), period)
@@ -271,8 +278,9 @@ impl SocketPort {
     /// expected to reply.
     fn background_turn(&self) -> (bool, Option<Instant>) {
         let mut driven = self.lock();
-        self.burst.store(0, Ordering::Relaxed);
-        let done = driven.turn(clock::now(), Caller::Background, &self.doorbells);
+        let now = clock::now();
+        self.end_burst(&mut driven, now);
+        let done = driven.turn(now, Caller::Background, &self.doorbells);
         let reply_by = driven.reply_by();
         self.release(driven);
         self.courtesy.after_turn(done > 0);
@@ -282,10 +290,11 @@ impl SocketPort {
     /// Called in standby: sends what the program left undone, if it stopped polling.
     fn sweep(&self) {
         if let Some(mut driven) = self.try_lock() {
-            self.burst.store(0, Ordering::Relaxed);
+            let now = clock::now();
+            self.end_burst(&mut driven, now);
             self.doorbells.answer_bell(&mut driven.datapath);
             if driven.datapath.has_work() {
-                driven.transmit(clock::now());
+                driven.transmit(now);
             }
             self.release(driven);
         }

@@ -1,7 +1,8 @@
 //! Several threads at one port: posting work while another holds the lock, destroying what a packet fails.
 
+use super::SocketPort;
+use super::burst::{Burst, WAITING};
 use super::hold::Caller;
-use super::{BURST, SocketPort};
 use crate::{
     Access, ConnectOptions, DeviceConfig, Gather, Operation, QpInit, QueuePair, RcEnd, Remote, Result, SendWr,
 };
@@ -103,6 +104,7 @@ fn requests_of_many_queue_pairs_leave_together_behind_the_first() -> Result<()> 
         [|port| _ = port.background_turn(), |port| _ = port.drive(Caller::Program)];
     for turn in [SocketPort::sweep, background, program, background] {
         let before = sends();
+        port.lock().burst = Burst::usual();
         ends.iter().try_for_each(post_empty_write)?;
         assert_eq!(sends() - before, 1, "the first left at once");
         let known: Vec<_> = ends.iter().map(|end| taken_in(&port, end)).collect();
@@ -122,6 +124,7 @@ fn requests_of_many_queue_pairs_leave_together_behind_the_first() -> Result<()> 
 fn a_burst_of_many_queue_pairs_leaves_without_a_turn() -> Result<()> {
     let (ends, _peers, port) = senders(70)?;
     port.background.stop();
+    port.lock().burst = Burst::usual();
     let before = port.lock().udp.counters().sends;
     for (count, end) in ends.iter().enumerate() {
         post_empty_write(end)?;
@@ -140,10 +143,14 @@ fn a_thread_that_is_blocked_is_not_woken_for_a_burst() -> Result<()> {
         std::thread::yield_now();
     }
     // Another queue pair has just sent something.
-    port.burst.store(5, Ordering::Relaxed);
+    port.lock().burst = Burst::usual();
+    port.may_join.store(5, Ordering::Relaxed);
     ends.iter().try_for_each(post_empty_write)?;
     // A turn of the thread may have ended the burst since.
-    assert!([BURST, 0].contains(&port.burst.load(Ordering::Relaxed)), "it left at once, and does not wait");
+    assert!(
+        [WAITING, 0].contains(&port.may_join.load(Ordering::Relaxed)),
+        "it left at once, and does not wait"
+    );
     Ok(())
 }
 

@@ -1,6 +1,7 @@
 //! What the lock of a port on sockets protects, and the turns that drive it.
 
 use super::attend::PutOff;
+use super::burst::Burst;
 use super::doorbells::Doorbells;
 use super::hold::{AckHold, Begin, Caller, HELD_MESSAGES, Verdict};
 use super::udp_io::UdpIo;
@@ -28,6 +29,8 @@ pub(super) struct Driven {
     pub(super) udp: UdpIo,
     /// Decides whether an acknowledgement waits for the program's reply.
     hold: AckHold,
+    /// Decides whether requests of idle queue pairs wait for one another.
+    pub(super) burst: Burst,
     /// Decides when polls put off the background thread.
     pub(super) put_off: PutOff,
     /// Whether the last turn received nothing.
@@ -37,7 +40,14 @@ pub(super) struct Driven {
 impl Driven {
     pub(super) fn new(engine: Engine, udp: UdpIo, clocks: Now) -> Self {
         let datapath = Datapath::behind_sockets(engine, clocks);
-        Self { datapath, udp, hold: AckHold::new(), put_off: PutOff::new(clocks.instant), quiet: true }
+        Self {
+            datapath,
+            udp,
+            hold: AckHold::new(),
+            burst: Burst::default(),
+            put_off: PutOff::new(clocks.instant),
+            quiet: true,
+        }
     }
 
     /// Makes the port behave like that of `profile`, before anything arrives. `seed` determines the randomness.
