@@ -4,40 +4,69 @@ use std::cmp::Reverse;
 use std::collections::{BinaryHeap, VecDeque};
 use time::Instant;
 
-/// Events whose times differ from the present in the same highest bit, in the order in which they were set.
+/// Bits of a digit of times.
+const DIGIT: u32 = 6;
+
+/// The values of a digit: one bit each in a word.
+const VALUES: usize = 1 << DIGIT;
+
+/// The digits of a time.
+const DIGITS: usize = u64::BITS.div_ceil(DIGIT) as usize;
+
+/// Events whose times differ from the present in the same highest digit, and agree in that digit, in the order in which they
+/// were set.
 #[derive(Debug)]
 struct Bucket<T> {
-    /// With their times, in picoseconds since the epoch.
-    events: Vec<(u128, T)>,
+    /// With their times, in picoseconds since the origin.
+    events: Vec<(u64, T)>,
     /// The earliest of the times; of no meaning without events.
-    first: u128,
+    first: u64,
 }
 
 /// Future events, in the order of their time, and for equal times in that in which they were set. So what happens never
 /// depends on how they are stored.
 ///
 /// No event lies before the one that was taken last, as in any simulation. A radix heap makes use of that (Ahuja, Mehlhorn,
-/// Orlin and Tarjan, JACM 1990): an event lies in the bucket of the highest bit in which its time differs from the present.
-/// When the lowest bucket with events is due, its events move to lower ones, where they are fewer. What is in one bucket lies
-/// side by side in memory, while a binary heap of a large fabric's events does not fit into a processor's caches. Equal times
-/// are always in one bucket, and keep their order.
+/// Orlin and Tarjan, JACM 1990): an event lies in the bucket of the highest digit in which its time differs from the present,
+/// and of the value of that digit. When the lowest bucket with events is due, its events move to lower ones, where they are
+/// fewer: so an event moves once for a digit at most. What is in one bucket lies side by side in memory, while a binary heap
+/// of a large fabric's events does not fit into a processor's caches. Equal times are always in one bucket, and keep their
+/// order.
 #[derive(Debug)]
 pub struct Agenda<T> {
-    /// The time of the event that was taken last, in picoseconds since the epoch.
-    now: u128,
+    /// Where times begin, in picoseconds since the epoch.
+    origin: u128,
+    /// The time of the event that was taken last.
+    now: u64,
     /// The events of that time.
     present: VecDeque<T>,
-    /// By the highest bit that differs.
+    /// By the highest digit that differs, and its value.
     buckets: Vec<Bucket<T>>,
-    /// The buckets that have events, one bit each.
-    filled: u128,
+    /// By digit: the values whose buckets have events, one bit each.
+    filled: [u64; DIGITS],
+    /// The digits of which there are such values, one bit each.
+    digits: u32,
+    /// Events whose times since the origin have no room in 64 bits, which is half a year, with their times since the epoch.
+    far: Vec<(u128, T)>,
+    /// The memory of buckets that have no events: any bucket may be the fullest at some time, and few are at the same time.
+    spare: Vec<Vec<(u64, T)>>,
     len: usize,
 }
 
 impl<T> Default for Agenda<T> {
     fn default() -> Self {
-        let buckets = (0..u128::BITS).map(|_| Bucket { events: Vec::new(), first: 0 }).collect();
-        Self { now: 0, present: VecDeque::new(), buckets, filled: 0, len: 0 }
+        let buckets = (0..DIGITS * VALUES).map(|_| Bucket { events: Vec::new(), first: 0 }).collect();
+        Self {
+            origin: 0,
+            now: 0,
+            present: VecDeque::new(),
+            buckets,
+            filled: [0; DIGITS],
+            digits: 0,
+            far: Vec::new(),
+            spare: Vec::new(),
+            len: 0,
+        }
     }
 }
 
@@ -45,56 +74,88 @@ impl<T> Agenda<T> {
     /// Adds an event. What lies in the past happens now.
     pub fn set(&mut self, at: Instant, event: T) {
         self.len += 1;
-        self.put(at.picos_since(Instant::EPOCH).max(self.now), event);
+        self.set_picos(at.picos_since(Instant::EPOCH), event);
     }
 
-    fn put(&mut self, at: u128, event: T) {
-        let Some(highest) = (at ^ self.now).checked_ilog2() else { return self.present.push_back(event) };
-        if let Some(bucket) = self.buckets.get_mut(highest as usize) {
-            bucket.first = if bucket.events.is_empty() { at } else { bucket.first.min(at) };
-            bucket.events.push((at, event));
-            self.filled |= 1 << highest;
+    fn set_picos(&mut self, at: u128, event: T) {
+        match u64::try_from(at.saturating_sub(self.origin)) {
+            Ok(since) => self.put(since.max(self.now), event),
+            Err(_) => self.far.push((at, event)),
         }
     }
 
-    /// The lowest bucket with events.
-    const fn lowest(&self) -> usize {
-        self.filled.trailing_zeros() as usize
+    fn put(&mut self, at: u64, event: T) {
+        let Some(highest) = (at ^ self.now).checked_ilog2() else { return self.present.push_back(event) };
+        let digit = highest / DIGIT;
+        let value = (at >> (digit * DIGIT)) as usize % VALUES;
+        if let Some(bucket) = self.buckets.get_mut(digit as usize * VALUES + value) {
+            if bucket.events.is_empty() {
+                bucket.first = at;
+                bucket.events = self.spare.pop().unwrap_or_default();
+            }
+            bucket.first = bucket.first.min(at);
+            bucket.events.push((at, event));
+            self.filled[digit as usize] |= 1 << value;
+            self.digits |= 1 << digit;
+        }
+    }
+
+    /// The number of the lowest bucket with events.
+    fn lowest(&self) -> Option<usize> {
+        let digit = self.digits.trailing_zeros() as usize;
+        Some(digit * VALUES + self.filled.get(digit)?.trailing_zeros() as usize)
     }
 
     /// The time of the next event.
     #[must_use]
     pub fn next(&self) -> Option<Instant> {
-        let first = if self.present.is_empty() { self.buckets.get(self.lowest())?.first } else { self.now };
-        Some(Instant::EPOCH.plus_picos(first))
+        let first = match self.lowest() {
+            _ if !self.present.is_empty() => self.now,
+            Some(lowest) => self.buckets.get(lowest)?.first,
+            None => return self.far.iter().map(|(at, _)| Instant::EPOCH.plus_picos(*at)).min(),
+        };
+        Some(Instant::EPOCH.plus_picos(self.origin + u128::from(first)))
     }
 
     /// Removes the next event, if its time has come at `now`.
     pub fn take(&mut self, now: Instant) -> Option<T> {
-        if self.next()? > now {
-            return None;
-        }
+        self.take_at(now).map(|(_, event)| event)
+    }
+
+    /// As [`take`](Self::take), with the time of the event.
+    pub fn take_at(&mut self, now: Instant) -> Option<(Instant, T)> {
+        let at = self.next().filter(|at| *at <= now)?;
         if self.present.is_empty() {
             self.come_to_next();
         }
-        let event = self.present.pop_front();
-        self.len -= usize::from(event.is_some());
-        event
+        let event = self.present.pop_front()?;
+        self.len -= 1;
+        Some((at, event))
     }
 
     /// The time of the next event becomes the present.
     fn come_to_next(&mut self) {
-        let lowest = self.lowest();
+        let Some(lowest) = self.lowest() else { return self.come_to_far() };
         let Some(bucket) = self.buckets.get_mut(lowest) else { return };
         self.now = bucket.first;
-        self.filled &= self.filled.wrapping_sub(1);
+        let (digit, value) = (lowest / VALUES, lowest % VALUES);
+        self.filled[digit] &= !(1 << value);
+        if self.filled[digit] == 0 {
+            self.digits &= !(1 << digit);
+        }
         let mut events = std::mem::take(&mut bucket.events);
         for (at, event) in events.drain(..) {
             self.put(at, event);
         }
-        // The bucket keeps its memory.
-        if let Some(bucket) = self.buckets.get_mut(lowest) {
-            bucket.events = events;
+        self.spare.push(events);
+    }
+
+    /// Only events are left that are far from the origin: the first of them is the origin from now on.
+    fn come_to_far(&mut self) {
+        let Some(first) = self.far.iter().map(|(at, _)| *at).min() else { return };
+        (self.origin, self.now) = (first, 0);
+        for (at, event) in std::mem::take(&mut self.far) {
+            self.set_picos(at, event);
         }
     }
 
@@ -207,10 +268,11 @@ mod tests {
     #[test]
     fn any_events_come_in_the_order_of_a_sorted_list() {
         let mut lots = rand_chacha::ChaCha8Rng::seed_from_u64(1);
-        for spread in [1, 5, 100, 1 << 20, 1 << 60] {
+        // With the last, times outgrow 64 bits.
+        for spread in [1, 5, 100, 1 << 20, 1 << 60, u64::MAX] {
             let (mut agenda, mut list, mut now) = (Agenda::default(), Vec::new(), 0);
             for number in 0..3000 {
-                let time = now + u128::from(lots.next_u64() % spread);
+                let time: u128 = now + u128::from(lots.next_u64() % spread);
                 agenda.set(at(time), number);
                 list.push((time, number));
                 if lots.next_u64() % 3 != 0 {

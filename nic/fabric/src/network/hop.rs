@@ -143,12 +143,8 @@ impl Fabric {
     /// Runs up to the first instant at which something reaches a host.
     pub(super) fn run(&mut self, until: Instant, reached: &mut Vec<(Target, Reached)>) -> Option<Instant> {
         let mut stop = (!self.reached.is_empty()).then_some(self.now);
-        while let Some(at) = self.agenda.next()
-            && at <= until
-            && stop.is_none_or(|stop| at <= stop)
-        {
+        while let Some((at, event)) = self.agenda.take_at(stop.map_or(until, |stop| stop.min(until))) {
             self.now = at;
-            let Some(event) = self.agenda.take(at) else { break };
             self.handle(event);
             if !self.reached.is_empty() {
                 stop = Some(at);
@@ -178,7 +174,9 @@ impl Fabric {
         if free > now {
             return self.look_at(node, port, free);
         }
-        self.expire(node, port);
+        if at.expires {
+            self.expire(node, port);
+        }
         let at = &mut self.nodes[node].ports[port];
         let eligible = at.eligible(now);
         at.note_waits(now, eligible);
@@ -212,9 +210,6 @@ impl Fabric {
         let Role::Switch(switch) = &self.nodes[node].role else { return };
         let config = &self.configs[switch.config];
         let (head, life) = (config.head_of_queue, config.lifetime);
-        if head.is_none() && life.is_none() {
-            return;
-        }
         for queue in super::port::bits(self.nodes[node].ports[port].queues.waiting()) {
             while let Some((first, head_since)) = self.nodes[node].ports[port].queues.first(queue) {
                 let ends = [
@@ -265,23 +260,15 @@ impl Fabric {
             credit[queue].send(first.bytes);
         }
         let (peer, far) = at.peer;
-        let (delay, cuts, rate) = (at.delay, at.cuts, at.rate);
         travelling.entry = (far, queue as u8);
-        travelling.tail = end + delay;
-        let next = &self.nodes[peer];
-        let mut arrives = travelling.tail;
-        if let Role::Host(_) = self.nodes[node].role {
-            arrives += self.host.tx_latency;
-        }
-        if let Role::Switch(switch) = &next.role
-            && self.configs[switch.config].forwarding == Forwarding::CutThrough
-        {
+        travelling.tail = end + at.delay;
+        let mut arrives = travelling.tail + at.latency;
+        if at.is_cut_through {
             // Its headers are there before its end is.
-            let rest = rate.time_for(u64::from(first.bytes).saturating_sub(HEADERS));
-            arrives -= rest;
+            arrives -= at.rate.time_for(u64::from(first.bytes).saturating_sub(HEADERS));
         }
-        let arrive = Event::Arrive { node: peer as u32, port: far, packet: first.packet, cuts };
-        self.agenda.set(arrives + next.latency, arrive);
+        let arrive = Event::Arrive { node: peer as u32, port: far, packet: first.packet, cuts: at.cuts };
+        self.agenda.set(arrives, arrive);
     }
 
     /// A port of a switch tells a packet that departs what it has sent before, and what waits behind it, if the packet collects

@@ -227,8 +227,6 @@ enum Role {
 struct Node {
     ports: Vec<Port>,
     role: Role,
-    /// The time that a packet spends in it beside waiting and sending.
-    latency: Duration,
     /// Whether its watchdogs are in the agenda.
     is_watched: bool,
 }
@@ -435,9 +433,8 @@ impl Fabric {
         while node != to {
             let port = if node == from { 0 } else { usize::from(*self.routes.ports(node, to).first()?) };
             let port = self.nodes.get(node)?.ports.get(port)?;
-            let sends = if node == from { self.host.tx_latency } else { Duration::ZERO };
             node = port.peer.0;
-            way.push((port.rate, port.delay + sends + self.nodes[node].latency));
+            way.push((port.rate, port.delay + port.latency));
             // Fixed routes may go round in circles.
             if way.len() > self.nodes.len() {
                 return None;

@@ -1,7 +1,7 @@
 //! One end of a cable: what leaves there, and what keeps it from leaving.
 
 use crate::switch::lanes;
-use crate::switch::queues::{QUEUES, Queues, Selection};
+use crate::switch::queues::{Queues, Selection};
 use crate::topology::{Cable, NodeId};
 use cc::dcqcn::CongestionPoint;
 use cc::pfc::{PRIORITIES, Paused, Verdict, Watchdog};
@@ -67,46 +67,56 @@ impl Thinning {
 }
 
 /// The sending side of a port, and the receiving side's account of the lanes.
+///
+/// A fabric has thousands of ports, and a packet touches two at each node. So what every packet needs comes first, side by
+/// side, in as few lines of a processor's caches as possible.
 #[derive(Debug)]
+#[repr(C, align(64))]
 pub(super) struct Port {
     /// The node at the other end, and its port.
     pub(super) peer: (NodeId, u16),
-    pub(super) rate: Rate,
-    pub(super) delay: Duration,
-    /// The probability that a packet of a byte is damaged; of more, by its length.
-    pub(super) bit_errors: f64,
-    /// Whether the cable is whole, and how often it was cut.
-    pub(super) is_up: bool,
+    /// How often the cable was cut, and whether it is whole.
     pub(super) cuts: u32,
-    pub(super) line: LineClock,
-    pub(super) queues: Queues,
-    pub(super) marking: Option<CongestionPoint>,
-    /// Which of those that are to be marked are, if congestion control management has said so.
-    pub(super) thinning: Option<Thinning>,
-    pub(super) paused: Paused,
+    pub(super) is_up: bool,
+    /// Whether its packets are captured.
+    pub(super) is_captured: bool,
+    /// Whether its packets may wait too long, by the rules of InfiniBand's switches.
+    pub(super) expires: bool,
+    /// Whether a switch that cuts through is at the other end.
+    pub(super) is_cut_through: bool,
     /// Classes that a frame has paused, perhaps not any more.
     pub(super) pauses: u16,
     /// Classes that send in spite of pauses, and those whose packets are dropped: the watchdog's verdicts.
     pub(super) forced: u16,
     pub(super) discarded: u16,
-    pub(super) watchdogs: Option<Box<[Watchdog; PRIORITIES]>>,
+    /// Classes whose pauses are repeated.
+    pub(super) repeats: u8,
     /// Credit of what leaves, and of what arrives, with InfiniBand's model.
     pub(super) credit: Option<Box<[lanes::Sender; lanes::LANES]>>,
     pub(super) lanes: Option<Box<[lanes::Receiver; lanes::LANES]>>,
+    pub(super) rate: Rate,
+    /// The probability that a packet of a byte is damaged; of more, by its length.
+    pub(super) bit_errors: f64,
+    pub(super) line: LineClock,
+    /// When the port looks again, if that is in the agenda.
+    pub(super) looks: Option<Instant>,
+    pub(super) delay: Duration,
+    /// From here to the next node, beside waiting, sending and the cable: at both nodes.
+    pub(super) latency: Duration,
+    pub(super) queues: Queues,
+    /// What performance management counts beside.
+    pub(super) flow: Flow,
+    pub(super) stats: PortStats,
+    pub(super) marking: Option<CongestionPoint>,
+    /// Which of those that are to be marked are, if congestion control management has said so.
+    pub(super) thinning: Option<Thinning>,
+    pub(super) paused: Paused,
+    pub(super) watchdogs: Option<Box<[Watchdog; PRIORITIES]>>,
     /// The lanes of service levels, and the turns of lanes, if a subnet manager has written them.
     pub(super) sl2vl: Option<Lanes>,
     pub(super) arbitration: Option<vl::Config>,
-    /// When the port looks again, if that is in the agenda.
-    pub(super) looks: Option<Instant>,
-    /// Classes whose pauses are repeated.
-    pub(super) repeats: u8,
-    /// Whether its packets are captured.
-    pub(super) is_captured: bool,
-    pub(super) stats: PortStats,
     /// The bytes that had left when measuring began.
     pub(super) sent_before: u64,
-    /// What performance management counts beside.
-    pub(super) flow: Flow,
 }
 
 impl Port {
@@ -115,6 +125,9 @@ impl Port {
             peer,
             rate: cable.rate,
             delay: cable.delay,
+            latency: Duration::ZERO,
+            expires: false,
+            is_cut_through: false,
             bit_errors: cable.bit_errors,
             is_up: true,
             cuts: 0,
@@ -220,8 +233,12 @@ impl Port {
 }
 
 /// The numbers of the bits that are set.
-pub(super) fn bits(mask: u16) -> impl Iterator<Item = usize> {
-    (0..QUEUES).filter(move |bit| mask >> bit & 1 == 1)
+pub(super) fn bits(mut mask: u16) -> impl Iterator<Item = usize> {
+    std::iter::from_fn(move || {
+        let lowest = (mask != 0).then(|| mask.trailing_zeros() as usize);
+        mask &= mask.wrapping_sub(1);
+        lowest
+    })
 }
 
 #[cfg(test)]

@@ -8,7 +8,7 @@ use crate::routing::Routes;
 use crate::switch::buffer::Buffer;
 use crate::switch::lanes::{LANES, Receiver, Sender};
 use crate::switch::queues::{LARGEST_PACKET, Selection};
-use crate::switch::{Model, SwitchConfig};
+use crate::switch::{Forwarding, Model, SwitchConfig};
 use crate::topology::{Kind, NodeId, Topology};
 use crate::words;
 use cc::dcqcn::CongestionPoint;
@@ -227,9 +227,14 @@ impl Fabric {
             port.marking = settings.and_then(|of| of.red.clone()).map(|red| CongestionPoint::new(red, own));
             let watch = settings.and_then(|of| of.watchdog);
             port.watchdogs = watch.map(|watch| Box::new([Watchdog::new(watch.config()); _]));
+            port.expires = settings.is_some_and(|of| of.head_of_queue.is_some() || of.lifetime.is_some());
+            (port.latency, port.is_cut_through) = self.beyond(*peer, config_of);
+            if of.kind == Kind::Host {
+                port.latency += self.host.tx_latency;
+            }
             ports.push(port);
         }
-        let (role, latency) = match (config, settings) {
+        let role = match (config, settings) {
             (Some(config), Some(settings)) => {
                 let classes = settings.classes();
                 let headroom = |port: &Port| classes.map(|class| class.headroom_at(port.rate, port.delay));
@@ -242,11 +247,22 @@ impl Fabric {
                     marks: VecDeque::new(),
                     reducer: None,
                 };
-                (Role::Switch(Box::new(switch)), of.latency)
+                Role::Switch(Box::new(switch))
             }
-            _ => (Role::Host(Host::default()), of.latency + self.host.rx_latency),
+            _ => Role::Host(Host::default()),
         };
-        Ok(Node { ports, role, latency, is_watched: false })
+        Ok(Node { ports, role, is_watched: false })
+    }
+
+    /// The time that a packet spends in a node beside waiting and sending, and whether the node cuts packets through.
+    fn beyond(&self, node: NodeId, config_of: &impl Fn(NodeId) -> usize) -> (Duration, bool) {
+        let of = &self.topology.nodes[node];
+        if of.kind == Kind::Host {
+            return (of.latency + self.host.rx_latency, false);
+        }
+        let number = config_of(node).min(self.configs.len().saturating_sub(1));
+        let config = self.configs.get(number);
+        (of.latency, config.is_some_and(|config| config.forwarding == Forwarding::CutThrough))
     }
 
     /// Gives every port credit for the buffers at the other end.

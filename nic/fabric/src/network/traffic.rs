@@ -13,19 +13,26 @@ const LINK_HEADER: usize = 8;
 /// Bits of a word.
 const WORD: u128 = 32;
 
+/// Packets of a lane, and how long they waited.
+#[derive(Clone, Debug, Default)]
+struct Lane {
+    packets: u64,
+    words: u64,
+    /// Since when its first packet waits for credit or the end of a pause, and for how long others did.
+    since: Option<Instant>,
+    picos: u64,
+}
+
 /// Packets of a port by lane, and how long they waited.
 #[derive(Clone, Debug, Default)]
+#[repr(C)]
 pub(super) struct Flow {
     rcv_packets: u64,
     rcv_words: u64,
-    lane_packets: [u64; LANES],
-    lane_words: [u64; LANES],
-    /// By lane: since when its first packet waits for credit or the end of a pause, and for how long others did.
-    lane_since: [Option<Instant>; LANES],
-    lane_picos: [u64; LANES],
-    /// The same for the port, while packets wait and none may be sent.
+    /// As in a lane, while packets wait and none may be sent.
     since: Option<Instant>,
     picos: u64,
+    lanes: [Lane; LANES],
 }
 
 /// The words of a packet from LRH to ICRC.
@@ -39,8 +46,9 @@ fn picos_since(now: Instant, since: Instant) -> u64 {
 
 impl Flow {
     pub(super) fn send(&mut self, now: Instant, lane: usize, bytes: usize) {
-        self.lane_packets[lane] += 1;
-        self.lane_words[lane] += words(bytes);
+        let lane = &mut self.lanes[lane];
+        lane.packets += 1;
+        lane.words += words(bytes);
         if let Some(since) = self.since.take() {
             self.picos += picos_since(now, since);
         }
@@ -58,7 +66,7 @@ impl Flow {
             return;
         }
         for lane in super::port::bits(blocked) {
-            self.lane_since[lane].get_or_insert(now);
+            self.lanes[lane].since.get_or_insert(now);
         }
         if eligible == 0 {
             self.since.get_or_insert(now);
@@ -67,8 +75,9 @@ impl Flow {
 
     /// The first packet of a lane leaves its queue.
     pub(super) fn end_wait(&mut self, now: Instant, lane: usize) {
-        if let Some(since) = self.lane_since[lane].take() {
-            self.lane_picos[lane] += picos_since(now, since);
+        let lane = &mut self.lanes[lane];
+        if let Some(since) = lane.since.take() {
+            lane.picos += picos_since(now, since);
         }
     }
 }
@@ -91,7 +100,7 @@ impl Fabric {
             in_words(picos.saturating_add(still), port.rate)
         };
         Some(PortTraffic {
-            xmit_words: flow.lane_words.iter().sum(),
+            xmit_words: flow.lanes.iter().map(|lane| lane.words).sum(),
             rcv_words: flow.rcv_words,
             xmit_packets: stats.packets,
             rcv_packets: flow.rcv_packets,
@@ -106,9 +115,9 @@ impl Fabric {
             head_of_queue: drops(&[Drop::HeadOfQueue]),
             full: drops(&[Drop::SharedFull, Drop::QueueFull, Drop::HeadroomFull, Drop::Storm]),
             link_downed: 0,
-            lane_packets: flow.lane_packets,
-            lane_words: flow.lane_words,
-            lane_wait: std::array::from_fn(|lane| waits(flow.lane_picos[lane], flow.lane_since[lane])),
+            lane_packets: flow.lanes.each_ref().map(|lane| lane.packets),
+            lane_words: flow.lanes.each_ref().map(|lane| lane.words),
+            lane_wait: flow.lanes.each_ref().map(|lane| waits(lane.picos, lane.since)),
         })
     }
 }

@@ -20,8 +20,9 @@ pub(crate) struct Waiting {
     pub(crate) since: Instant,
 }
 
-/// One queue.
+/// One queue, in one line of a processor's caches.
 #[derive(Debug, Default)]
+#[repr(align(64))]
 struct Queue {
     packets: VecDeque<Waiting>,
     bytes: u64,
@@ -64,13 +65,14 @@ impl Selection {
 
 /// The queues of a port.
 #[derive(Debug)]
+#[repr(C)]
 pub(crate) struct Queues {
-    queues: [Queue; QUEUES],
-    selection: Selection,
     /// The queues in which packets wait.
     waiting: u16,
     bytes: u64,
     peak: u64,
+    selection: Selection,
+    queues: [Queue; QUEUES],
 }
 
 impl Queues {
