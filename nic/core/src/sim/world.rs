@@ -54,7 +54,7 @@ struct Site {
 /// What carries the packets.
 enum Medium {
     /// Cables with a delay.
-    Air(Air),
+    Air(Box<Air>),
     /// Another network.
     Network(Box<dyn Network>),
 }
@@ -62,7 +62,7 @@ enum Medium {
 impl Medium {
     fn network(&mut self) -> &mut dyn Network {
         match self {
-            Self::Air(air) => air,
+            Self::Air(air) => &mut **air,
             Self::Network(network) => &mut **network,
         }
     }
@@ -95,7 +95,7 @@ pub(super) struct State {
 impl World {
     /// Devices with a cable of this latency between any two of them.
     pub(super) fn with_latency(latency: Duration) -> Self {
-        Self::with(Medium::Air(Air::new(latency)))
+        Self::with(Medium::Air(Box::new(Air::new(latency))))
     }
 
     /// Devices joined by this network.
