@@ -2,11 +2,13 @@
 //!
 //! A request of a queue pair that has nothing in flight leaves at once. A program that keeps hundreds of queue pairs busy posts
 //! to one after the other before it polls: then each would leave in a train of its own, and a train of one packet costs as much
-//! as one of 64. A program that posts to its neighbours and then computes must not wait for its next poll, however.
+//! as one of 64. But what a program posts to its neighbours before it computes must not wait for its next poll.
 //!
 //! This is a state machine without I/O and without a clock, like [`hold`](super::hold). One bit is learned: whether the program
 //! posts bursts. A burst is what is posted between two turns; it teaches that the program does if it was large, and the turn
-//! came soon. Then only the first request of the next burst leaves at once, and up to [`WAITING`] may wait behind it.
+//! came soon. Then only the first request of the next burst leaves at once, and up to [`WAITING`] may wait behind it. A wrong
+//! guess delays those until the program polls, or until the background thread finds that it does not (see
+//! [`attend`](super::attend)): for one or two standby periods, and once, because such a burst teaches the opposite.
 
 use time::{Duration, Instant};
 

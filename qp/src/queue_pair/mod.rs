@@ -472,7 +472,7 @@ impl QueuePair {
         request.max(report)
     }
 
-    /// The greatest number of PSNs that a READ request takes, if one is next: what its response has of packets.
+    /// If a READ is next: the number of packets in the response to a whole piece of it, each of which takes a PSN.
     #[must_use]
     pub fn next_read(&self) -> Option<u32> {
         let next = self.requester.next().filter(|_| self.can_request())?;

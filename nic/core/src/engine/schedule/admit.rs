@@ -206,7 +206,8 @@ impl Engine {
         let Some(entry) = self.qps[index].as_ref() else { return Err(Place::Idle) };
         let is_first = called == Some(gate);
         let others = self.places.has_waiters(gate) && (!is_first || self.places.waiting_at(gate) > 1);
-        // As long as the next packet will be: small packets leave in longer trains. Of a READ it is the response that takes room.
+        // As long as the next packet will be: small packets leave in longer trains. The room that a READ takes is that of its
+        // response.
         let response = entry.qp.next_read();
         let train = response.unwrap_or_else(|| train_of(entry.qp.next_payload(), max_packets));
         let room = entry.window_room(self.peers.get_mut(id), others, is_first, train);
