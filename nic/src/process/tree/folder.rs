@@ -53,7 +53,8 @@ impl SysFolder {
         }
         let mark = make_locked(root, MARK)?;
         // Programs that do not find this folder assume that the host has no RDMA at all.
-        fs::create_dir_all(root.join("class/infiniband"))?;
+        fs::create_dir_all(root.join(DEVICES))?;
+        fs::create_dir_all(root.join(ASIDE))?;
         let (root, run_dir) = (root.to_owned(), run_dir.to_owned());
         Ok(Self { root, run_dir, shown: BTreeSet::new(), _mark: mark })
     }
@@ -70,19 +71,32 @@ impl SysFolder {
                 // Programs in different network namespaces can share a run folder and have the same address.
                 device.name = format!("{}_{}", device.name, one.pid);
             }
-            let view = View::new(&device, GidLayout::default());
-            for (file, text) in content::fixed(&view, number).into_iter().chain(content::live(&view)) {
-                if let Some(below) = file.strip_prefix("sys/").filter(|below| below.starts_with(DEVICES)) {
-                    write(&self.root.join(below), &text)?;
-                }
-            }
+            self.show(&device, number)?;
             names.insert(device.name);
         }
         for gone in self.shown.difference(&names) {
-            fs::remove_dir_all(self.root.join(DEVICES).join(gone))?;
+            let aside = self.root.join(ASIDE).join(gone);
+            fs::rename(self.root.join(DEVICES).join(gone), &aside)?;
+            fs::remove_dir_all(aside)?;
         }
         self.shown = names;
         Ok(&self.shown)
+    }
+
+    /// Writes the files of a device: a new one's aside, because a program that looks at this moment must see all of them
+    /// or none.
+    fn show(&self, device: &NamedDevice, number: usize) -> io::Result<()> {
+        let (place, name) = (self.root.join(DEVICES).join(&device.name), &device.name);
+        let is_new = !self.shown.contains(name);
+        let folder = if is_new { self.root.join(ASIDE).join(name) } else { place.clone() };
+        let view = View::new(device, GidLayout::default());
+        for (file, text) in content::fixed(&view, number).into_iter().chain(content::live(&view)) {
+            let below = Path::new(&file).strip_prefix("sys").and_then(|file| file.strip_prefix(DEVICES));
+            if let Some(below) = below.ok().and_then(|file| file.strip_prefix(name).ok()) {
+                write(&folder.join(below), &text)?;
+            }
+        }
+        if is_new { fs::rename(folder, place) } else { Ok(()) }
     }
 
     /// Removes the files, and the folder if it contains nothing else.
@@ -100,7 +114,10 @@ impl SysFolder {
 }
 
 /// The path of the devices.
-const DEVICES: &str = "class/infiniband/";
+const DEVICES: &str = "class/infiniband";
+
+/// The path of devices that are not complete: they are being written or removed. No program looks there.
+const ASIDE: &str = "class/.incomplete";
 
 fn remove_class(root: &Path) -> io::Result<()> {
     match fs::remove_dir_all(root.join("class")) {

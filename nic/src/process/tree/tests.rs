@@ -3,6 +3,7 @@ use crate::process::{GidLayout, Settings};
 use crate::{RcEnd, WcStatus};
 use std::io::Read;
 use std::os::fd::AsFd;
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A process configuration with its own run folder. A process has only one tree, so only one test in this file uses it.
 fn process(run_dir: &Path, addresses: &[&str]) -> ProcessConfig {
@@ -135,6 +136,49 @@ fn trees_of_processes_that_ended_are_removed() {
     assert_eq!(["1-a", "1-a.lock", "2-b", "2-b.lock"].map(exists), [true, true, false, false]);
     drop(held);
     fs::remove_dir_all(folder).expect("the folder");
+}
+
+/// A program may look at any moment: it finds all files of a device, or no device.
+#[test]
+fn a_folder_never_shows_a_part_of_a_device() {
+    let place = std::env::temp_dir().join(format!("rnic-sysparts-{}", std::process::id()));
+    let (run_dir, root) = (place.join("run"), place.join("sys"));
+    let all = process(&run_dir, &["127.83.5.1", "127.83.5.2", "127.83.5.3"]);
+    let mut folder = SysFolder::new(&root, &run_dir).expect("a new folder");
+    // The first that is written, one from the middle, and the last.
+    let shown = root.join("class/infiniband/rnic0_127.83.5.1");
+    let files = ["node_type", "ports/1/rate", "ports/1/hw_counters/lifespan"];
+    let (done, seen) = (AtomicBool::new(false), AtomicU32::new(0));
+    let look = || {
+        // A descriptor is of one folder, even if another takes its name meanwhile.
+        let Ok(device) = File::open(&shown) else { return };
+        let within = PathBuf::from(format!("/proc/self/fd/{}", device.as_raw_fd()));
+        let found = files.map(|file| within.join(file).exists());
+        if fs::read_link(&within).is_ok_and(|place| place == shown) {
+            assert_eq!(found, [true; 3], "{files:?}");
+            seen.fetch_add(1, Ordering::Relaxed);
+        }
+    };
+    std::thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            while !done.load(Ordering::Relaxed) {
+                look();
+            }
+        });
+        for _ in 0..10 {
+            let device = all.devices[0].open().expect("a device");
+            let before = seen.load(Ordering::Relaxed);
+            assert_eq!(folder.update().expect("written").len(), 1);
+            while seen.load(Ordering::Relaxed) == before && !reader.is_finished() {
+                std::thread::yield_now();
+            }
+            drop(device);
+            assert_eq!(folder.update().expect("removed").len(), 0);
+        }
+        done.store(true, Ordering::Relaxed);
+    });
+    folder.remove().expect("removed");
+    fs::remove_dir_all(&place).expect("the folder");
 }
 
 #[test]
