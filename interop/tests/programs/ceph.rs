@@ -71,11 +71,23 @@ impl Cluster {
         Running::start(&self.folder, &mut self.command(address, program, arguments))
     }
 
+    /// Waits until the monitor listens. Programs that come before it try again and again, and never say why in vain.
+    fn await_monitor(&self, monitor: &mut Running, port: u16) {
+        lab::await_listener(port, monitor);
+        if monitor.has_ended() || !lab::is_listened_at(port) {
+            let log = fs::read_to_string(self.path("mon.a.log")).unwrap_or_default();
+            panic!("the monitor does not listen: {}\n{log}", monitor.text());
+        }
+    }
+
     /// Waits until the cluster has its store.
-    fn await_store(&self) {
+    fn await_store(&self, store: &mut Running) {
         let begin = Instant::now();
         while !self.finish(CLIENT, "ceph", &["osd", "stat"]).contains("1 up") {
-            assert!(begin.elapsed() < LIMIT, "the store does not come up");
+            if store.has_ended() || begin.elapsed() >= LIMIT {
+                let log = fs::read_to_string(self.path("osd.0.log")).unwrap_or_default();
+                panic!("the store does not come up: {}\n{log}", store.text());
+            }
             std::thread::sleep(Duration::from_millis(200));
         }
     }
@@ -101,11 +113,12 @@ fn ceph_stores_objects_over_rdma() {
     assert!(made.status.success(), "{made:?}");
     cluster.finish(MONITOR, "ceph-mon", &["--mkfs", "-i", "a", "--monmap", &map]);
     let mut monitor = cluster.daemon(MONITOR, "ceph-mon", &["-f", "-i", "a"]);
+    cluster.await_monitor(&mut monitor, port);
     cluster.finish(CLIENT, "ceph", &["osd", "new", STORE_ID]);
     cluster.finish(STORE, "ceph-osd", &["-i", "0", "--mkfs", "--osd-uuid", STORE_ID]);
     let place = ["--public_addr", STORE, "--crush_location", "root=default host=one"];
     let mut store = cluster.daemon(STORE, "ceph-osd", &[&["-f", "-i", "0"], &place[..]].concat());
-    cluster.await_store();
+    cluster.await_store(&mut store);
     cluster.finish(CLIENT, "ceph", &["osd", "pool", "create", "pool", "8"]);
 
     let bytes: Vec<u8> = (0..3_000_001_u32).map(|n| (n.wrapping_mul(2_654_435_761) >> 13) as u8).collect();

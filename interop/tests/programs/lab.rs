@@ -137,6 +137,11 @@ impl Running {
         self.child.try_wait().expect("a child of ours").is_some()
     }
 
+    /// What it has printed so far.
+    pub(crate) fn text(&self) -> String {
+        String::from_utf8_lossy(&fs::read(&self.output).expect("its output")).into_owned()
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -168,8 +173,7 @@ impl Running {
             self.kill();
         }
         let status = self.child.wait().expect("a child of ours");
-        let bytes = fs::read(&self.output).expect("its output");
-        Ended { status: in_time.then_some(status), text: String::from_utf8_lossy(&bytes).into_owned() }
+        Ended { status: in_time.then_some(status), text: self.text() }
     }
 }
 
@@ -209,7 +213,7 @@ pub(crate) fn free_port() -> u16 {
 }
 
 /// Whether a process listens at a TCP port. Connecting would tell as well, but the server would take it for its client.
-fn is_listened_at(port: u16) -> bool {
+pub(crate) fn is_listened_at(port: u16) -> bool {
     let tables =
         ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
     let listens = |line: &str| {
