@@ -1,17 +1,18 @@
-//! Open MPI and MPICH: four ranks of a program that checks its reductions, its exchanges, and its reads and writes of
-//! each other's memory. Both use UCX, and each rank has its own device: at an address of its own, or all of them at one that a
-//! daemon shares.
+//! Open MPI, MPICH and OpenSHMEM: four ranks of a program that checks its reductions, its exchanges, and its reads and writes
+//! of each other's memory. All of them use UCX, and each rank has its own device: at an address of its own, or all of them at
+//! one that a daemon shares.
 
 use crate::daemon::Daemon;
 use crate::lab::{self, Folder, LIMIT, Running, has};
 use std::path::Path;
 use std::process::Command;
 
-/// An MPI implementation: its compiler, and its launcher with options.
+/// An MPI implementation, or what is like one: its compiler, its launcher with options, and the program that it runs.
 struct Mpi {
     compiler: &'static str,
     launcher: &'static str,
     options: &'static [&'static str],
+    source: &'static str,
 }
 
 const OPEN_MPI: Mpi = Mpi {
@@ -20,14 +21,35 @@ const OPEN_MPI: Mpi = Mpi {
     // Open MPI refuses to run as root, or with more ranks than processors, and may silently use other transports than
     // UCX.
     options: &["--allow-run-as-root", "--oversubscribe", "--mca", "pml", "ucx", "--mca", "osc", "ucx"],
+    source: "ranks.c",
 };
 
-const MPICH: Mpi = Mpi { compiler: "mpicc.mpich", launcher: "mpirun.mpich", options: &[] };
+const MPICH: Mpi = Mpi { compiler: "mpicc.mpich", launcher: "mpirun.mpich", options: &[], source: "ranks.c" };
+
+/// The one that comes with Open MPI, whose own end it does not survive, over any transport, unless UCX does all of it.
+const OPEN_SHMEM: Mpi = Mpi {
+    compiler: "oshcc",
+    launcher: "oshrun",
+    options: &[
+        "--allow-run-as-root",
+        "--oversubscribe",
+        "--mca",
+        "spml",
+        "ucx",
+        "--mca",
+        "pml",
+        "ucx",
+        "--mca",
+        "osc",
+        "ucx",
+    ],
+    source: "processing_elements.c",
+};
 
 const RANKS: usize = 4;
 
-/// The minimum payload that the ranks exchange in one round. Each sends half of its longest message to the others in an
-/// allreduce and three quarters in an alltoall, and puts and gets the whole message.
+/// The minimum payload that the ranks exchange in one round. With MPI, each sends half of its longest message to the others
+/// in an allreduce and three quarters in an alltoall, and puts and gets the whole message; with OpenSHMEM, each puts 4 MiB.
 const LEAST: u64 = RANKS as u64 * 3 * (1 << 20);
 
 /// Builds the program and runs its ranks over each of UCX's verbs transports.
@@ -36,7 +58,7 @@ fn ranks_agree(mpi: &Mpi) {
         return;
     }
     let folder = Folder::new();
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/c/ranks.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/programs/c").join(mpi.source);
     let program = folder.path().join("ranks");
     let mut compile = Command::new(mpi.compiler);
     compile.args(["-Wall", "-Werror", "-O1", "-o"]).arg(&program).arg(source);
@@ -75,4 +97,9 @@ fn four_ranks_of_open_mpi_agree() {
 #[test]
 fn four_ranks_of_mpich_agree() {
     ranks_agree(&MPICH);
+}
+
+#[test]
+fn four_processing_elements_of_open_shmem_agree() {
+    ranks_agree(&OPEN_SHMEM);
 }
