@@ -408,6 +408,39 @@ fn systemd_holds_the_sockets_where_it_runs_the_daemon() {
 }
 
 /// What a local process can do that wants no good.
+/// An interface gets its address later than the host starts, perhaps.
+#[test]
+fn a_daemon_without_an_address_says_so_and_so_does_a_program() {
+    // The loopback interface of a new network namespace is down.
+    const SCRIPT: &str = r#"
+"$0" daemon --addr lo --socket "$1" & daemon=$!
+until [ -S "$1" ]; do sleep 0.05; done
+"$0" run --daemon "$1" -- true; echo "before: $?"
+ip link set lo up
+until "$0" run --daemon "$1" -- true; do sleep 0.1; done; echo "after: $?"
+kill $daemon; wait $daemon
+"#;
+    if !has("unshare") || !has("ip") {
+        return;
+    }
+    if !Command::new("unshare").args(["-Urn", "true"]).status().is_ok_and(|status| status.success()) {
+        println!("SKIPPED: no network namespaces can be made");
+        return;
+    }
+    let folder = Folder::new();
+    let socket = folder.path().join("bare.sock");
+    let mut command = Command::new("unshare");
+    command.args(["-Urn", "sh", "-c", SCRIPT]).arg(built().join("rnic")).arg(&socket);
+    command.env("RNIC_RUN_DIR", folder.path().join("run")).stdin(std::process::Stdio::null());
+    let ended = Running::start(&folder, &mut command).wait(LIMIT);
+    assert_eq!(ended.fault(), None, "{}", ended.text);
+    let refused = format!("the daemon at {} shares no address with this user yet", socket.display());
+    let said = ["until the interface has an address", &refused, "before: 125", "after: 0"];
+    for text in said {
+        assert!(ended.text.contains(text), "no `{text}`: {}", ended.text);
+    }
+}
+
 #[test]
 fn a_user_gets_as_many_slots_as_the_configuration_says() {
     if !has("ibv_asyncwatch") || !has("ibv_devinfo") {

@@ -25,14 +25,14 @@ fn ip(line: &str) {
 }
 
 /// The network: each host is a namespace with an interface `eth0` and a daemon that shares its IPv4 address.
-struct Network {
+pub(crate) struct Network {
     folder: Folder,
     name: String,
     daemons: Vec<Running>,
 }
 
 impl Network {
-    fn start(mtu: u32) -> Self {
+    pub(crate) fn start(mtu: u32) -> Self {
         let name = format!("rnic{}", std::process::id());
         let mut network = Self { folder: Folder::new(), name, daemons: Vec::new() };
         let bridge = network.host(HOSTS);
@@ -82,7 +82,7 @@ impl Network {
     }
 
     /// A program on a host, under `rnic run`.
-    fn begin(&self, at: usize, line: &str) -> Running {
+    pub(crate) fn begin(&self, at: usize, line: &str) -> Running {
         let mut command = self.inside(at);
         command.arg(built().join("rnic")).args(["run", "--explain", "--"]).args(line.split(' '));
         command
@@ -92,7 +92,7 @@ impl Network {
     }
 
     /// The sum of a counter on a host.
-    fn counted(&self, at: usize, counter: &str) -> (u64, usize) {
+    pub(crate) fn counted(&self, at: usize, counter: &str) -> (u64, usize) {
         let mut command = lab::rnic(&self.folder);
         command.args(["show", "counters", "-j"]).env("RNIC_DAEMON", self.socket(at));
         let output = command.output().expect("rnic");
@@ -137,7 +137,7 @@ fn address(at: usize) -> String {
     format!("10.9.0.{}", at + 1)
 }
 
-fn possible() -> bool {
+pub(crate) fn possible() -> bool {
     let is_root = nix::unistd::geteuid().is_root();
     if !is_root {
         println!("SKIPPED: only root can make network namespaces with addresses");

@@ -192,6 +192,12 @@ impl Config {
         Ok(all)
     }
 
+    /// The interfaces among them that have no address now.
+    pub fn bare(&self) -> impl Iterator<Item = &str> {
+        let names = self.addresses.iter().flat_map(|text| text.split(',')).map(str::trim);
+        names.filter(|name| matches!(HostAddress::all_of(name), Err(EnvFault::NoAddress { .. })))
+    }
+
     /// The settings of the device at an address.
     ///
     /// # Errors

@@ -157,6 +157,9 @@ impl Server {
                 .map(|(read, write)| [read, write])
                 .map_err(|errno| DaemonFault::Os { what: "cannot make a pipe", source: errno.into() })?,
         };
+        for interface in config.bare() {
+            tracing::warn!(interface, "nothing is shared there until the interface has an address");
+        }
         let mut nics = Vec::new();
         for Wanted { address, is_named } in addresses {
             let members = take_members(&mut earlier, address.ip);

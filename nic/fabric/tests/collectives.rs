@@ -98,8 +98,16 @@ fn times_are_those_of_the_formulas() {
 #[test]
 fn trees_keep_their_bound() {
     let alpha = alpha();
-    for (hosts, bytes) in [(8, 65_536_u64), (8, 1 << 19), (16, 1 << 19)] {
-        let piece = 16_384;
+    // Long and short vectors, and pieces of which many are on their way at a time, or few.
+    let cases = [
+        (8, 1 << 16, 16_384),
+        (8, 1 << 19, 16_384),
+        (16, 1 << 19, 16_384),
+        (16, 1 << 20, 4_096),
+        (8, 1 << 22, 65_536),
+        (64, 1 << 17, 8_192),
+    ];
+    for (hosts, bytes, piece) in cases {
         let report = run(
             hosts,
             bytes,
@@ -108,9 +116,9 @@ fn trees_keep_their_bound() {
         let ours = metric(&report, "completion_us");
         let (levels, all) = ((hosts as f64).log2(), bytes as f64 / GOODPUT);
         let bound = 2.0 * levels * (alpha + f64::from(piece) / GOODPUT) + 2.0 * all;
-        println!("tree {hosts} {bytes}: {ours:.2} us, bound {bound:.2}, {:.3}", ours / bound);
-        // Inner nodes send and receive all the time, so whatever comes late delays the rest.
-        assert!(ours < 1.2 * bound && ours > all, "{hosts} {bytes}: {ours} of {bound}");
+        println!("tree {hosts} {bytes} {piece}: {ours:.2} us, bound {bound:.2}, {:.3}", ours / bound);
+        // Of eight ranks few are as far from the root as the formula says, and a short vector has little else.
+        assert!((0.8..1.05).contains(&(ours / bound)), "{hosts} {bytes} {piece}: {ours} of {bound}");
     }
 }
 

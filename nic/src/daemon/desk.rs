@@ -84,7 +84,10 @@ impl Desk {
         let Some((path, is_asked_for)) = daemon.place() else { return Ok(None) };
         let desk = Self::at(path);
         match desk.addresses() {
-            Ok(addresses) if addresses.is_empty() && !is_asked_for => Ok(None),
+            Ok(addresses) if addresses.is_empty() && is_asked_for => {
+                Err(DaemonError::NoAddress { path: desk.path.clone() })
+            }
+            Ok(addresses) if addresses.is_empty() => Ok(None),
             Ok(_) => Ok(Some(desk)),
             Err(error) if is_asked_for => Err(error),
             Err(error) => {

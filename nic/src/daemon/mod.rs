@@ -54,6 +54,12 @@ pub enum DaemonError {
         /// The system's error.
         source: io::Error,
     },
+    /// The daemon has no address for this user, or not yet: an interface may get one.
+    #[error("the daemon at {} shares no address with this user yet", path.display())]
+    NoAddress {
+        /// The socket.
+        path: PathBuf,
+    },
     /// The daemon refuses.
     #[error("{0}")]
     Refused(Refusal),

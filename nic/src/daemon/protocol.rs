@@ -254,6 +254,14 @@ impl Datagram {
     }
 }
 
+fn shares_not(address: IpAddr) -> String {
+    if address.is_unspecified() {
+        "shares no address".to_owned()
+    } else {
+        format!("does not share {address}")
+    }
+}
+
 /// Why the daemon does not do something.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize, thiserror::Error)]
 pub enum Refusal {
@@ -275,8 +283,8 @@ pub enum Refusal {
         /// Who asked.
         user: String,
     },
-    /// The daemon does not have the address, or not for this user.
-    #[error("the daemon does not share {0} with this user")]
+    /// The daemon does not have the address, or not for this user. The unspecified address if it has none at all.
+    #[error("the daemon {} with this user", shares_not(*.0))]
     Address(IpAddr),
     /// The user has as many as allowed.
     #[error("this user has {have} {what}, and the daemon allows no more (`limits.{what}`)")]
