@@ -31,7 +31,8 @@ struct Bucket<T> {
 /// and of the value of that digit. When the lowest bucket with events is due, its events move to lower ones, where they are
 /// fewer: so an event moves once for a digit at most. What is in one bucket lies side by side in memory, while a binary heap
 /// of a large fabric's events does not fit into a processor's caches. Equal times are always in one bucket, and keep their
-/// order.
+/// order. (A calendar queue with slots of 8 ns and of 64 ps was tried: it has a third fewer instructions for an event, and
+/// is a little slower, because its slots and events are apart in memory.)
 #[derive(Debug)]
 pub struct Agenda<T> {
     /// Where times begin, in picoseconds since the epoch.
@@ -268,11 +269,16 @@ mod tests {
     #[test]
     fn any_events_come_in_the_order_of_a_sorted_list() {
         let mut lots = rand_chacha::ChaCha8Rng::seed_from_u64(1);
-        // With the last, times outgrow 64 bits.
-        for spread in [1, 5, 100, 1 << 20, 1 << 60, u64::MAX] {
+        // With the last, times outgrow 64 bits. What is a multiple of something is often at the same time as something else,
+        // which was set long before.
+        let wide = [1, 5, 100, 1 << 13, 1 << 20, 1 << 25, 1 << 60, u64::MAX];
+        for (spread, step) in
+            wide.map(|spread| [(spread, 1_u128), (spread, u128::from(spread / 37 + 1))]).into_iter().flatten()
+        {
             let (mut agenda, mut list, mut now) = (Agenda::default(), Vec::new(), 0);
             for number in 0..3000 {
-                let time: u128 = now + u128::from(lots.next_u64() % spread);
+                let time: u128 = (now + u128::from(lots.next_u64() % spread)) / step * step;
+                let time = time.max(now);
                 agenda.set(at(time), number);
                 list.push((time, number));
                 if lots.next_u64() % 3 != 0 {
