@@ -1,5 +1,5 @@
 /* Bug: the buffer of the receive is in a region without LOCAL_WRITE.
- * Line: SEND refused (vendor_err 3): key
+ * Line: SEND refused (vendor_err 3): the receive buffer cannot be written: key
  * Line: lacks the right LOCAL_WRITE
  */
 #include "bugs.h"

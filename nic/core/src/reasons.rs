@@ -5,7 +5,7 @@
 
 use crate::engine::{DropReason, QpSnapshot};
 use qp::Qpn;
-use qp::queue_pair::{Failure, FailureContext};
+use qp::queue_pair::{Failure, FailureContext, Refused};
 use std::fmt;
 use std::net::IpAddr;
 use std::sync::OnceLock;
@@ -101,11 +101,12 @@ impl Refusing {
     #[must_use]
     pub fn reason(&self) -> String {
         let FailureContext::ServingRequest(why) = self.failure.context else { return String::new() };
-        let mut text = why.to_string();
-        if let Some(access) = self.failure.access {
-            text = access.to_string();
+        match self.failure.access {
+            // The key is one of this side, in the list of a receive.
+            Some(access) if why == Refused::ReceiveBuffer => format!("{why}: {access}"),
+            Some(access) => access.to_string(),
+            None => why.to_string(),
         }
-        text
     }
 }
 
