@@ -10,9 +10,35 @@ use std::path::{Path, PathBuf};
 /// A file: its path below the root of the tree, and its content.
 type File = (String, String);
 
-/// The path of a device.
-fn of_device(view: &View<'_>) -> String {
-    format!("sys/class/infiniband/{}", view.device.name)
+/// Which files are asked for: to make one takes long if the tree is on a disk.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Wanted<'a> {
+    All,
+    /// One at this path, or those below it.
+    At(&'a Path),
+}
+
+impl Wanted<'_> {
+    /// Whether this file is.
+    fn file(self, path: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::At(at) => Path::new(path).starts_with(at),
+        }
+    }
+
+    /// Whether any file of this folder may be.
+    pub(super) fn any_in(self, folder: &str) -> bool {
+        match self {
+            Self::All => true,
+            Self::At(at) => at.starts_with(folder) || Path::new(folder).starts_with(at),
+        }
+    }
+}
+
+/// The paths of a device: its folder, and that of its interface for programs.
+pub(super) fn folders(name: &str, number: usize) -> [String; 2] {
+    [format!("sys/class/infiniband/{name}"), format!("sys/class/infiniband_verbs/uverbs{number}")]
 }
 
 /// The files that all devices share.
@@ -27,11 +53,16 @@ pub(super) fn of_process(process: &ProcessConfig) -> Vec<File> {
     files
 }
 
+/// The files of a device.
+pub(super) fn files(view: &View<'_>, number: usize, wanted: Wanted<'_>) -> impl Iterator<Item = File> {
+    let all = fixed(view, number).into_iter().chain(live(view, wanted));
+    all.filter(move |(path, _)| wanted.file(path))
+}
+
 /// The files of a device that never change.
-pub(super) fn fixed(view: &View<'_>, number: usize) -> Vec<File> {
-    let device = of_device(view);
+fn fixed(view: &View<'_>, number: usize) -> Vec<File> {
+    let [device, verbs] = folders(&view.device.name, number);
     let port = format!("{device}/ports/1");
-    let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
     let guid = guid(view.device.guid);
     let name = &view.device.name;
     let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
@@ -66,8 +97,8 @@ pub(super) fn fixed(view: &View<'_>, number: usize) -> Vec<File> {
 
 /// Symbolic links and their targets.
 pub(super) fn links(view: &View<'_>, number: usize) -> Vec<(PathBuf, PathBuf)> {
-    let (device, name, netdev) = (of_device(view), &view.device.name, &view.netdev);
-    let verbs = format!("sys/class/infiniband_verbs/uverbs{number}");
+    let (name, netdev) = (&view.device.name, &view.netdev);
+    let [device, verbs] = folders(name, number);
     let link = |path: String, to: String| (PathBuf::from(path), PathBuf::from(to));
     vec![
         link(format!("{device}/device/net/{netdev}"), format!("/sys/class/net/{netdev}")),
@@ -80,35 +111,43 @@ pub(super) fn links(view: &View<'_>, number: usize) -> Vec<(PathBuf, PathBuf)> {
     ]
 }
 
-/// The files that may change while a program runs.
-pub(super) fn live(view: &View<'_>) -> Vec<File> {
-    let port = format!("{}/ports/1", of_device(view));
+/// The files that may change while a program runs, and of which some are wanted.
+fn live(view: &View<'_>, wanted: Wanted<'_>) -> Vec<File> {
+    let port = format!("sys/class/infiniband/{}/ports/1", view.device.name);
     let (state, phys_state) =
         if view.active { ("4: ACTIVE", "5: LinkUp") } else { ("1: DOWN", "3: Disabled") };
     let mut files = vec![
         (format!("{port}/state"), format!("{state}\n")),
         (format!("{port}/phys_state"), format!("{phys_state}\n")),
     ];
+    let [gids, types, netdevs] =
+        ["gids", "gid_attrs/types", "gid_attrs/ndevs"].map(|folder| format!("{port}/{folder}"));
     for index in 0..GidLayout::ENTRIES {
         let entry = view.gids.iter().find(|entry| entry.index == index);
         let netdev = entry.and_then(|entry| entry.interface.as_ref()).map(|interface| &*interface.name);
         // The kernel fails a read of type or interface of an empty entry; here the files are empty.
         let line = |text: Option<&str>| text.map(|text| format!("{text}\n")).unwrap_or_default();
-        let gid_text = gid(entry.map(|entry| entry.gid).unwrap_or_default());
-        files.push((format!("{port}/gids/{index}"), format!("{gid_text}\n")));
-        let types = line(entry.map(|entry| entry.gid_type.name()));
-        files.push((format!("{port}/gid_attrs/types/{index}"), types));
-        files.push((format!("{port}/gid_attrs/ndevs/{index}"), line(netdev)));
+        let mut add = |folder: &String, text: &dyn Fn() -> String| {
+            if wanted.any_in(folder) {
+                files.push((format!("{folder}/{index}"), text()));
+            }
+        };
+        add(&gids, &|| format!("{}\n", gid(entry.map(|entry| entry.gid).unwrap_or_default())));
+        add(&types, &|| line(entry.map(|entry| entry.gid_type.name())));
+        add(&netdevs, &|| line(netdev));
     }
     let keys = view.pkeys.iter().enumerate();
     files.extend(keys.map(|(index, key)| (format!("{port}/pkeys/{index}"), format!("{:#06x}\n", key.0))));
-    let ib =
-        port_counters(view).map(|(name, value)| (format!("{port}/counters/{name}"), format!("{value}\n")));
-    files.extend(ib);
-    let own = view.counters.iter();
-    files.extend(own.map(|(name, value)| (format!("{port}/hw_counters/{name}"), format!("{value}\n"))));
-    // How long the kernel caches values before it asks the hardware again, in milliseconds. These are always current.
-    files.push((format!("{port}/hw_counters/lifespan"), "0\n".to_owned()));
+    let [own, ib] = ["hw_counters", "counters"].map(|folder| format!("{port}/{folder}"));
+    if wanted.any_in(&ib) {
+        files.extend(port_counters(view).map(|(name, value)| (format!("{ib}/{name}"), format!("{value}\n"))));
+    }
+    if wanted.any_in(&own) {
+        let counters = view.counters.iter();
+        files.extend(counters.map(|(name, value)| (format!("{own}/{name}"), format!("{value}\n"))));
+        // How long the kernel caches values before it asks the hardware again, in milliseconds. These are always current.
+        files.push((format!("{own}/lifespan"), "0\n".to_owned()));
+    }
     files
 }
 

@@ -1,6 +1,6 @@
 //! The devices of all programs as real files, for programs whose paths `rnic run` cannot redirect.
 
-use super::content;
+use super::content::{self, Wanted};
 use super::view::View;
 use super::write;
 use crate::DeviceConfig;
@@ -90,7 +90,7 @@ impl SysFolder {
         let is_new = !self.shown.contains(name);
         let folder = if is_new { self.root.join(ASIDE).join(name) } else { place.clone() };
         let view = View::new(device, GidLayout::default());
-        for (file, text) in content::fixed(&view, number).into_iter().chain(content::live(&view)) {
+        for (file, text) in content::files(&view, number, Wanted::All) {
             let below = Path::new(&file).strip_prefix("sys").and_then(|file| file.strip_prefix(DEVICES));
             if let Some(below) = below.ok().and_then(|file| file.strip_prefix(name).ok()) {
                 write(&folder.join(below), &text)?;

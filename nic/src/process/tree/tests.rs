@@ -28,6 +28,23 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     let all = process(&run_dir, &["127.83.3.1", "127.83.3.2", "127.83.3.3", "127.83.3.4", "127.83.3.5"]);
     let of = |device: &str, file: &str| read(&all, &format!("/sys/class/infiniband/{device}/{file}"));
     assert_eq!(of("rnic2", "node_type"), "1: CA\n");
+    // Only what is named is written: a file, a folder with all that is in it, or, if the path leads through a link, everything.
+    let there = |path: &str| {
+        let node_type = all.map_path(Path::new("/sys/class/infiniband/rnic2/node_type")).expect("ours");
+        node_type.ancestors().nth(2).expect("the devices").join(path).exists()
+    };
+    let [gids, types, other] =
+        ["rnic2/ports/1/gids/15", "rnic2/ports/1/gid_attrs/types/15", "rnic0/ports/1/rate"];
+    assert_eq!([gids, types, other].map(there), [false; 3]);
+    assert!(
+        all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/none")).is_some_and(|at| !at.exists())
+    );
+    assert!(
+        all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/gids")).is_some_and(|at| at.is_dir())
+    );
+    assert_eq!([gids, types, other].map(there), [true, false, false]);
+    assert_eq!(of("rnic2", "device/infiniband/rnic2/ports/1/lid"), "0x0\n");
+    assert_eq!([gids, types, other].map(there), [true; 3]);
     assert_eq!(of("rnic2", "node_guid"), "504e:7fff:fe53:0303\n", "127.83.3.3 in it");
     assert_eq!(of("rnic2", "ports/1/link_layer"), "Ethernet\n");
     assert_eq!(of("rnic2", "ports/1/rate"), "100 Gb/sec (4X EDR)\n");

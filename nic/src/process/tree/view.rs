@@ -5,6 +5,7 @@ use crate::PKey;
 use crate::net::{SocketCounters, interfaces};
 use crate::process::{GidLayout, NamedDevice, opened, published};
 use rnic_core::gid::{GidEntry, GidType, NetInterface};
+use std::cell::LazyCell;
 use std::net::IpAddr;
 
 /// The current state of a device, open or not.
@@ -16,8 +17,11 @@ pub(super) struct View<'a> {
     pub(super) pkeys: Vec<PKey>,
     /// The interface that has the address.
     pub(super) netdev: String,
-    pub(super) counters: Vec<(String, u64)>,
+    /// They are looked for when they are needed: those of a device that is open elsewhere are in files.
+    pub(super) counters: Counted<'a>,
 }
+
+type Counted<'a> = LazyCell<Vec<(String, u64)>, Box<dyn FnOnce() -> Vec<(String, u64)> + 'a>>;
 
 impl<'a> View<'a> {
     pub(super) fn new(device: &'a NamedDevice, layout: GidLayout) -> Self {
@@ -30,7 +34,7 @@ impl<'a> View<'a> {
                 active: open.port_attr().active,
                 pkeys: open.pkeys(),
                 netdev: interface.map_or_else(|| netdev(Some(open.address())), |interface| interface.name),
-                counters: open.counters().iter().map(|(name, value)| (name.to_owned(), value)).collect(),
+                counters: LazyCell::new(Box::new(move || named(&open.counters()))),
             };
         }
         let address = device.only_address();
@@ -50,7 +54,7 @@ impl<'a> View<'a> {
             active: true,
             pkeys: device.config.pkeys.clone(),
             netdev,
-            counters: counters_elsewhere(device, address),
+            counters: LazyCell::new(Box::new(move || counters_elsewhere(device, address))),
         }
     }
 
@@ -77,9 +81,10 @@ fn counters_elsewhere(device: &NamedDevice, address: Option<IpAddr>) -> Vec<(Str
     };
     let all = device.run_dir.as_deref().and_then(|dir| published(dir).ok()).unwrap_or_default();
     let last = all.into_iter().rfind(|one| same(&one.device, one.address, one.pid));
-    let none = || {
-        let zero = Counters { socket: Some(SocketCounters::default()), ..Counters::default() };
-        zero.iter().map(|(name, value)| (name.to_owned(), value)).collect()
-    };
-    last.map_or_else(none, |one| one.counters)
+    let zero = || named(&Counters { socket: Some(SocketCounters::default()), ..Counters::default() });
+    last.map_or_else(zero, |one| one.counters)
+}
+
+fn named(counters: &Counters) -> Vec<(String, u64)> {
+    counters.iter().map(|(name, value)| (name.to_owned(), value)).collect()
 }
