@@ -6,7 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::atomic::{AtomicU8, Ordering};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// The library that all of these programs need.
 pub(crate) const LIBRARY: &str = "librdmacm.so.1";
@@ -151,6 +151,35 @@ fn a_persistent_server_serves_one_client_after_the_other() {
     assert!(!server.has_ended());
     server.terminate();
     server.wait(LIMIT);
+}
+
+/// A program sees the number of an event. Why it came is told beside.
+#[test]
+fn a_connection_that_is_not_made_is_explained() {
+    if !installed_library(LIBRARY) || !["rping", "udaddy", "ibv_asyncwatch"].into_iter().all(has) {
+        return;
+    }
+    let folder = Folder::new();
+    let _alone = lab::alone();
+    let (there, here) = ("127.91.248.1", "127.91.248.2");
+    let mut device = Running::start(&folder, &mut lab::run(&folder, &["--addr", there], "ibv_asyncwatch"));
+    let begin = Instant::now();
+    while lab::addresses(&folder).is_empty() {
+        assert!(begin.elapsed() < LIMIT, "the device does not appear");
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    let lines = [
+        ("rping -c -C 1 -a 127.91.248.1", "nobody listens on 127.91.248.1:7174 (reject reason 8)"),
+        ("udaddy -s 127.91.248.1", "nobody receives datagrams on 127.91.248.1:7174 (status 1)"),
+    ];
+    for (line, why) in lines {
+        let mut words = line.split(' ');
+        let mut command = lab::run(&folder, &["--addr", here, "--explain"], words.next().expect("a program"));
+        let ended = Running::start(&folder, command.args(words)).wait(LIMIT);
+        assert!(ended.fault().is_some() && ended.text.contains(why), "{line}: {}", ended.text);
+    }
+    assert!(!device.has_ended());
+    device.kill();
 }
 
 #[test]

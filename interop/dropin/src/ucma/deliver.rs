@@ -10,11 +10,12 @@ use super::state::{Id, Link, Stage, State, Waiting, answer, conn_param, ud_param
 use crate::ah::kernel_attributes;
 use crate::hub::locked;
 use rnic::AddressVector;
+use rnic::cm::ConnectError;
 use rnic::cm::protocol::{
     self, ConnectionId, Destination, DisconnectCause, Event, FailCause, IpCm, ListenerId, RejReason, Request,
     Resolved, Response, ServiceId,
 };
-use std::net::IpAddr;
+use std::net::{IpAddr, SocketAddr};
 use zerocopy::IntoBytes;
 
 /// The status of events about peers that did not answer.
@@ -73,6 +74,7 @@ impl Peer {
 
 impl State {
     fn on_event(&mut self, device: usize, happened: Event) {
+        self.explain(device, &happened);
         match happened {
             Event::ConnectRequest { connection, request } => {
                 self.on_request(device, connection, &request);
@@ -128,6 +130,30 @@ impl State {
             // The port finds out itself whether it is so.
             Event::StaleSuspected { .. } => {}
         }
+    }
+
+    /// Says why a connection is not made, or a service not resolved: the program sees a number.
+    fn explain(&self, device: usize, happened: &Event) {
+        if !rnic::explain::is_on() {
+            return;
+        }
+        let link = match happened {
+            Event::Rejected { connection, .. } | Event::Failed { connection, .. } => {
+                Link::Connection(*connection)
+            }
+            Event::NotResolved { resolution, .. } => Link::Resolution(*resolution),
+            _ => return,
+        };
+        let id = self.links.get(&(device, link)).and_then(|id| self.ids.get(id));
+        let Some(peer) = id.and_then(|id| id.dst.as_ref()) else { return };
+        let to = SocketAddr::new(peer.ip(), peer.port());
+        let why = match happened {
+            Event::Rejected { rejection, .. } => ConnectError::rejected(to, rejection.clone()),
+            Event::Failed { cause, .. } => ConnectError::failed(to, *cause),
+            Event::NotResolved { status, .. } => ConnectError::not_resolved(to, *status),
+            _ => return,
+        };
+        rnic::explain::say("connections", format_args!("rdma_cm: {why}"));
     }
 
     /// A device has failed: its identifiers are told, as if it had been removed. Listeners at all addresses stay, as they

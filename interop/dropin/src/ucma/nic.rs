@@ -172,7 +172,10 @@ fn nowhere(nics: &[Arc<Nic>], to: &Name, routed: IpAddr) -> Errno {
     let own: Vec<_> = nics.iter().map(|nic| format!("{} at {}", nic.hub.named.name, nic.ip())).collect();
     let (own, to) = (own.join(", "), to.ip());
     let errno = Errno(libc::ENODEV);
-    if to.is_loopback() && !nics.is_empty() {
+    if nics.is_empty() {
+        return errno.because(format_args!("no device can send to {to}, because none could be opened"));
+    }
+    if to.is_loopback() {
         errno.because(format_args!("{to} is a loopback address, which is another host's on each host; {own} cannot reach it: connect to the peer's own address"))
     } else {
         errno.because(format_args!("no device can send to {to}: there is {own}; `rnic run --addr {routed}` gives the device the address that routes there"))

@@ -82,7 +82,8 @@ pub enum ConnectError {
 
 impl ConnectError {
     /// A rejection by the peer.
-    pub(crate) fn rejected(to: SocketAddr, rejection: Box<Rejection>) -> Self {
+    #[must_use]
+    pub fn rejected(to: SocketAddr, rejection: Box<Rejection>) -> Self {
         match rejection.reason {
             RejReason::InvalidServiceId => Self::NobodyListens { to },
             _ => Self::Refused { to, rejection },
@@ -90,10 +91,21 @@ impl ConnectError {
     }
 
     /// A failure on this side.
-    pub(crate) const fn failed(to: SocketAddr, cause: FailCause) -> Self {
+    #[must_use]
+    pub const fn failed(to: SocketAddr, cause: FailCause) -> Self {
         match cause {
             FailCause::Unreachable { .. } => Self::Unreachable { to },
             cause => Self::Failed { to, cause },
+        }
+    }
+
+    /// A service that was not resolved, by the status of the answer, if there was one.
+    #[must_use]
+    pub const fn not_resolved(to: SocketAddr, status: Option<SidrStatus>) -> Self {
+        match status {
+            None => Self::Unreachable { to },
+            Some(SidrStatus::Unsupported) => Self::NobodyReceives { to },
+            Some(status) => Self::NoService { to, status },
         }
     }
 }

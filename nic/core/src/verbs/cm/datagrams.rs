@@ -247,9 +247,7 @@ impl Question {
                 qkey: resolved.qkey,
                 private_data: resolved.private_data.clone(),
             }),
-            Answer::NotResolved(None) => Err(ConnectError::Unreachable { to }),
-            Answer::NotResolved(Some(SidrStatus::Unsupported)) => Err(ConnectError::NobodyReceives { to }),
-            Answer::NotResolved(Some(status)) => Err(ConnectError::NoService { to, status: *status }),
+            Answer::NotResolved(status) => Err(ConnectError::not_resolved(to, *status)),
         })
     }
 }
