@@ -99,6 +99,31 @@ pub enum Event {
     },
 }
 
+/// A message that nobody has answered yet. It is sent again, and no event tells of it.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub struct Silence {
+    /// Who does not answer.
+    pub peer: Gid,
+    /// The message.
+    pub message: Attribute,
+    /// How often it may be sent after this time.
+    pub left: u8,
+}
+
+/// One sentence for the program's user, such as "10.0.0.2 has not answered the REQ, which is sent again, up to 15 times".
+impl fmt::Display for Silence {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { peer, message, left } = self;
+        let times = u16::from(*left) + 1;
+        write!(
+            f,
+            "{} has not answered the {}, which is sent again, up to {times} times",
+            peer.ip(),
+            message.name()
+        )
+    }
+}
+
 /// A rejection.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Rejection {

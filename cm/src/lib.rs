@@ -78,7 +78,7 @@ pub use config::{Config, Limits, StalePolicy};
 pub use counters::{Counters, DropReason};
 pub use endpoint::{Connected, Endpoint, Entry, Recipient};
 pub use error::CallError;
-pub use event::{DisconnectCause, Event, FailCause, Rejection};
+pub use event::{DisconnectCause, Event, FailCause, Rejection, Silence};
 pub use negotiated::{Negotiated, Placement, UDP_QKEY, ack_timeout, unconnected};
 pub use params::{
     Accept, Connect, Destination, Ece, Listen, Path, Query, Reply, Request, Resolve, Resolved, Response,

@@ -5,8 +5,8 @@
 mod support;
 
 use cm::{
-    CallError, CmTimeout, ConnectionState, DisconnectCause, DropReason, Event, FailCause, RejReason, Subject,
-    Transmit,
+    CallError, CmTimeout, ConnectionState, DisconnectCause, DropReason, Event, FailCause, RejReason, Silence,
+    Subject, Transmit,
 };
 use qp::Qpn;
 use qp::wire::mad::cm::Attribute::{Apr, Drep, Dreq, Mra, Rej, Rep, Req, Rtu};
@@ -328,7 +328,15 @@ fn a_request_is_repeated_fifteen_times() {
     let a = world.hosts[A].connect(now, &connect(A, B, 0x11)).unwrap();
     // Twice 1.07 s for the way, 4.29 s for the answer.
     let interval = CmTimeout::new(18).duration() * 2 + CmTimeout::new(20).duration();
-    world.run_for(interval * 16 - Duration::from_millis(1));
+    world.run_for(interval - Duration::from_millis(1));
+    assert_eq!(world.hosts[A].take_silence(), None);
+    world.run_for(Duration::from_millis(2));
+    let silence = world.hosts[A].take_silence().unwrap();
+    assert_eq!(silence, Silence { peer: gid(B), message: Req, left: 14 });
+    let line = silence.to_string();
+    assert!(line.ends_with(" has not answered the REQ, which is sent again, up to 15 times"), "{line}");
+    assert_eq!(world.hosts[A].take_silence(), None, "it is told once");
+    world.run_for(interval * 15 - Duration::from_millis(2));
     assert_eq!(world.take(A), []);
     world.run_for(Duration::from_millis(2));
     let cause = FailCause::Unreachable { message: Req };

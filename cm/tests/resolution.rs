@@ -6,7 +6,7 @@ mod support;
 
 use cm::{
     CallError, DropReason, Ece, Event, IpCm, Listen, QueryId, Reply, ResolutionId, Resolve, ServiceId,
-    SidrStatus, UDP_QKEY,
+    SidrStatus, Silence, UDP_QKEY,
 };
 use qp::wire::mad::cm::{Attribute, Body, CommId};
 use qp::{QKey, QpType, Qpn};
@@ -170,6 +170,8 @@ fn nobody_is_there() {
     let expected = Event::NotResolved { resolution, status: None, private_data: Box::default() };
     assert_eq!(world.one(A), expected);
     assert_eq!(world.sent.len(), 16);
+    let silence = Silence { peer: gid(B), message: Attribute::SidrReq, left: 0 };
+    assert_eq!(world.hosts[A].take_silence(), Some(silence));
     let given_up = world.hosts[A].resolve(world.now, &resolve()).unwrap();
     assert!(world.hosts[A].cancel(given_up) && !world.hosts[A].cancel(given_up));
     assert_eq!((world.hosts[A].poll_timeout(), world.hosts[A].poll_transmit(now)), (None, None));

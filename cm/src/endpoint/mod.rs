@@ -14,7 +14,7 @@ mod turns;
 use crate::config::Config;
 use crate::counters::{Counters, DropReason};
 use crate::error::CallError;
-use crate::event::{DisconnectCause, Event, FailCause};
+use crate::event::{DisconnectCause, Event, FailCause, Silence};
 use crate::params::{Destination, Listen, Source, Transmit};
 use crate::state::{ConnectionState, Input, Retry, State, next};
 use crate::{ConnectionId, ListenerId};
@@ -53,6 +53,7 @@ pub struct Endpoint {
     answers: Answers,
     resolutions: Resolutions,
     events: VecDeque<Event>,
+    silence: Option<Silence>,
     ledger: Option<Ledger>,
     counters: Counters,
 }
@@ -78,6 +79,7 @@ impl Endpoint {
             answers: Answers::default(),
             resolutions: Resolutions::new(keyed),
             events: VecDeque::new(),
+            silence: None,
             ledger: None,
             counters: Counters::default(),
         }
@@ -124,6 +126,11 @@ impl Endpoint {
     #[must_use]
     pub fn has_events(&self) -> bool {
         !self.events.is_empty()
+    }
+
+    /// The last message that was sent again because nobody had answered it, once: for lines that tell what takes so long.
+    pub const fn take_silence(&mut self) -> Option<Silence> {
+        self.silence.take()
     }
 
     /// When [`handle_timeout`](Self::handle_timeout) is to be called; `None` if nothing waits for the time.
@@ -302,7 +309,7 @@ impl Endpoint {
     /// The deadline of a connection has passed.
     fn expire(&mut self, now: Instant, id: CommId) {
         let Some(connection) = self.table.get(id) else { return };
-        let (mut state, waits) = (connection.state, connection.waits);
+        let (mut state, waits, peer) = (connection.state, connection.waits, connection.to.remote);
         if waits
             && let Some(last) = self.table.last_turn(connection.to.remote)
             && last + connection.interval > now
@@ -327,6 +334,14 @@ impl Endpoint {
             if !is_silent {
                 self.counters.retries += u64::from(!waits);
                 self.table.set_due(id, Due::Last);
+            }
+            let message = match state {
+                State::ReqSent(_) => Some(Attribute::Req),
+                State::RepSent(_) => Some(Attribute::Rep),
+                _ => None,
+            };
+            if let Some(message) = message.filter(|_| !waits) {
+                self.silence = Some(Silence { peer, message, left });
             }
             return;
         }

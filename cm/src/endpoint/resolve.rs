@@ -16,11 +16,11 @@ use super::turns::Turns;
 use super::{Endpoint, build};
 use crate::counters::DropReason;
 use crate::error::CallError;
-use crate::event::Event;
+use crate::event::{Event, Silence};
 use crate::params::{Destination, Ece, Listen, Path, Query, Reply, Resolve, Resolved, Source};
 use crate::{ListenerId, QueryId, ResolutionId};
 use qp::wire::mad::MAD_LEN;
-use qp::wire::mad::cm::{Body, CommId, Message, ServiceId, SidrRep, SidrReq, SidrStatus};
+use qp::wire::mad::cm::{Attribute, Body, CommId, Message, ServiceId, SidrRep, SidrReq, SidrStatus};
 use qp::{Gid, QKey, QpType, Qpn};
 use rand_chacha::rand_core::Rng;
 use std::collections::BTreeSet;
@@ -403,7 +403,10 @@ impl Endpoint {
             });
             return;
         };
-        self.counters.retries += u64::from(own.waits.is_none());
+        if own.waits.is_none() {
+            self.counters.retries += 1;
+            self.silence = Some(Silence { peer: own.path.to.remote, message: Attribute::SidrReq, left });
+        }
         // A peer that never answers must not hold up the requests to it for good.
         let own = Own { left, deadline: now + own.interval, waits: None, ..own };
         self.resolutions.insert_own(id, own);

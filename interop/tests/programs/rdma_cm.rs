@@ -180,6 +180,15 @@ fn a_connection_that_is_not_made_is_explained() {
     }
     assert!(!device.has_ended());
     device.kill();
+    // Where there is no device, a program waits for minutes; a line comes when it has asked twice.
+    let mut command = lab::run(&folder, &["--addr", here, "--explain"], "rping");
+    let mut client = Running::start(&folder, command.args(["-c", "-a", "127.91.248.3"]));
+    let why = "127.91.248.3 has not answered the REQ, which is sent again, up to 15 times: check the address";
+    while !client.text().contains(why) {
+        assert!(!client.has_ended() && client.elapsed() < LIMIT, "{}", client.text());
+        std::thread::sleep(Duration::from_millis(20));
+    }
+    client.kill();
 }
 
 #[test]

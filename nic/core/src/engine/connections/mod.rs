@@ -21,6 +21,7 @@ use super::schedule::{Alarm, Due};
 use super::{Departure, Engine, QpEntry, ResourceError, expand};
 use crate::gid::node_guid;
 use crate::platform;
+use crate::reasons::{self, Reason};
 pub(crate) use follow::Terms;
 
 use agents::Refusals;
@@ -252,6 +253,11 @@ impl Engine {
         let Some(manager) = self.connections.manager.as_mut() else { return };
         if manager.alarm.expires(now) {
             manager.endpoint.handle_timeout(now);
+            if let Some(silence) = manager.endpoint.take_silence() {
+                tracing::debug!(%silence, "a peer is silent");
+                let remedy = "check the address, that a program with an RDMA device is running there, and that UDP port 4791 is open on the way";
+                reasons::report(Reason::Other("silent peers", format_args!("{silence}: {remedy}")));
+            }
             self.settle_connections();
         }
     }
