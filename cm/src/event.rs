@@ -102,7 +102,7 @@ pub enum Event {
 /// A message that nobody has answered yet. It is sent again, and no event tells of it.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Silence {
-    /// Who does not answer.
+    /// The address of the peer.
     pub peer: Gid,
     /// The message.
     pub message: Attribute,
