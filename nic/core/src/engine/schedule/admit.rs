@@ -62,7 +62,8 @@ fn train_of(payload: u32, max_packets: u32) -> u32 {
 
 impl Engine {
     /// What a turn may send now, or where it has to wait. A turn that was `called` from a gate goes before all others
-    /// that wait there; a turn that was not queues behind them.
+    /// that wait there; a turn that was not queues behind them. In front of the wire, where every turn comes by, those
+    /// that were called from any gate do not queue.
     #[inline]
     pub(super) fn admit(
         &mut self,
@@ -83,7 +84,9 @@ impl Engine {
         let Some(mut path) = self.destination(now, index) else { return Err(Place::Idle) };
         if let Some(room) = self.wire.room_for(path.ip.tos) {
             let gate = Wire::gate(path.ip.tos);
-            if room == 0 || (called != Some(gate) && self.places.has_waiters(gate)) {
+            // Whoever comes from another gate has stood in line there. Behind those that wait here, it would let others
+            // pass there, whom these would then find waiting: both would change places for ever.
+            if room == 0 || (called.is_none() && self.places.has_waiters(gate)) {
                 return Err(Place::Waits(gate));
             }
             limit.narrow(room, self.config.address.is_ipv6());

@@ -6,7 +6,10 @@ use crate::engine::peers::PACKET_OVERHEAD;
 use crate::engine::{FlowState, PartnerSetup, RateConfig};
 use crate::link::{Direction, FrameRef, Now, Observer};
 use crate::sim::{DeviceSetup, Net};
-use crate::{Access, ConnectOptions, Device, MemoryRegion, QpInit, Qpn, QueuePair, RcEnd, Result, WcStatus};
+use crate::{
+    Access, ConnectOptions, Device, MemoryRegion, QpAttr, QpInit, QpState, Qpn, QueuePair, RcEnd, Result,
+    WcStatus,
+};
 use cc::{Algorithm, Charge, Rate};
 use qp::wire::Packet;
 use std::sync::{Arc, Mutex};
@@ -485,5 +488,35 @@ fn a_lost_packet_holds_the_window_for_its_life() -> Result<()> {
     assert_eq!(log.all().len(), 2);
     net.run_for(FLIGHT_LIFE / 5);
     assert_eq!(log.all().len(), 3);
+    Ok(())
+}
+
+/// Two gates open at the same time, each with others waiting at the next: the window of the peer, and the NIC in front of
+/// the wire. Turns that queued at the one after the other let each other pass for ever, and virtual time stood still.
+#[test]
+fn turns_that_wait_at_the_window_and_at_the_wire_all_go() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (with_window(&net, 1)?, net.device());
+    let [holds, second, third, fourth] =
+        [patient(&a, &b)?, patient(&a, &b)?, patient(&a, &b)?, patient(&a, &b)?];
+    a.add_fault("tx data drop once")?;
+    let mut memory = vec![write(&holds, 4096)?];
+    net.run_for(Duration::from_micros(50));
+    memory.extend([write(&second, 4096)?, write(&third, 4096)?]);
+    net.run_for(Duration::from_micros(50));
+    assert_eq!(a.counters().port.window_stalls, 2);
+    let port = a.inner.port()?;
+    port.with_datapath(|datapath| datapath.engine.set_room(&[0; 8]));
+    memory.push(write(&fourth, 4096)?);
+    net.run_for(Duration::from_micros(50));
+    assert_eq!(a.counters().port.wire_stalls, 1);
+    port.with_datapath(|datapath| {
+        let engine = &mut datapath.engine;
+        engine.modify_qp(holds.0.qp.qpn(), &QpAttr::to_state(QpState::Err)).expect("it may fail at any time");
+        engine.set_room(&[u32::MAX; 8]);
+    });
+    for waits in [&second, &third, &fourth] {
+        done(&waits.0)?;
+    }
     Ok(())
 }

@@ -11,10 +11,17 @@ use time::Instant;
 /// Number of turns that are examined for packets that can join a train. With several peers, their turns alternate.
 const TRAIN_LOOK: usize = 8;
 
+/// How often a queue pair's two turns may be held back before something is sent or nothing is ready: a turn may come from one
+/// gate to the next, of which there are seven, but never back.
+#[cfg(debug_assertions)]
+const HELD_MOST: usize = 2 * 8;
+
 impl Engine {
     /// Writes the next train into `buf`: at most `max_packets` packets. Returns `None` when there is nothing more to send
     /// for now.
     pub fn poll_transmit(&mut self, now: Instant, buf: &mut [u8], max_packets: u32) -> Option<Departure> {
+        #[cfg(debug_assertions)]
+        let mut held = 0;
         loop {
             if self.has_messages()
                 && let Some(message) = self.poll_message(now, buf)
@@ -53,7 +60,17 @@ impl Engine {
                         return Some(departure);
                     }
                 }
-                Err(place) => self.hold(now, turn, called, place),
+                Err(place) => {
+                    self.hold(now, turn, called, place);
+                    #[cfg(debug_assertions)]
+                    {
+                        held += 1;
+                        assert!(
+                            held <= HELD_MOST * self.qps.len(),
+                            "{turn:?} goes round in circles, to {place:?}"
+                        );
+                    }
+                }
             }
         }
     }
