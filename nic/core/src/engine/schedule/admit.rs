@@ -84,8 +84,8 @@ impl Engine {
         let Some(mut path) = self.destination(now, index) else { return Err(Place::Idle) };
         if let Some(room) = self.wire.room_for(path.ip.tos) {
             let gate = Wire::gate(path.ip.tos);
-            // Whoever comes from another gate has stood in line there. Behind those that wait here, it would let others
-            // pass there, whom these would then find waiting: both would change places for ever.
+            // A turn called from another gate has already queued there. If it queued again here, the next one behind it
+            // would take its place there, turns called from here would queue behind that one, and so on without end.
             if room == 0 || (called.is_none() && self.places.has_waiters(gate)) {
                 return Err(Place::Waits(gate));
             }

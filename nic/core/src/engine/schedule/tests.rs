@@ -491,8 +491,8 @@ fn a_lost_packet_holds_the_window_for_its_life() -> Result<()> {
     Ok(())
 }
 
-/// Two gates open at the same time, each with others waiting at the next: the window of the peer, and the NIC in front of
-/// the wire. Turns that queued at the one after the other let each other pass for ever, and virtual time stood still.
+/// Two gates open at the same time, and turns wait at both: the window of the peer, and the NIC in front of the wire. Turns
+/// called from one used to queue at the other, and back again, so that none was ever sent and virtual time stood still.
 #[test]
 fn turns_that_wait_at_the_window_and_at_the_wire_all_go() -> Result<()> {
     let net = Net::new();

@@ -11,8 +11,8 @@ use time::Instant;
 /// Number of turns that are examined for packets that can join a train. With several peers, their turns alternate.
 const TRAIN_LOOK: usize = 8;
 
-/// How often a queue pair's two turns may be held back before something is sent or nothing is ready: a turn may come from one
-/// gate to the next, of which there are seven, but never back.
+/// How often the two turns of a queue pair may be held back before something is sent or nothing is ready. A turn may go on
+/// from one kind of gate to another, of which there are seven, but never back.
 #[cfg(debug_assertions)]
 const HELD_MOST: usize = 2 * 8;
 
@@ -53,6 +53,10 @@ impl Engine {
                     self.transmit(now, turn, called, &grant, &mut train);
                     if grant.is_dropped {
                         self.counters.pause_storm_dropped_pkts += u64::from(train.packets());
+                        #[cfg(debug_assertions)]
+                        {
+                            held = 0;
+                        }
                         continue;
                     }
                     self.fill(now, &grant, &mut train);
