@@ -207,3 +207,16 @@ pub(crate) extern "C-unwind" fn park() -> ! {
         unsafe { pause() };
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::fd::AsFd as _;
+
+    #[test]
+    fn nothing_is_written_where_there_is_no_end_to_write_to() {
+        let file = std::fs::File::open("/dev/null").expect("there is one");
+        let Found::Nothing(wait) = Found::nothing_at(file.as_fd(), None) else { panic!("an event") };
+        assert_eq!((wait.state, wait.shown, wait.write_end), (1, file.as_raw_fd(), -1));
+    }
+}

@@ -334,3 +334,39 @@ verbs! {
         Ok(Handle(qp.as_c().cast()))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_type_of_queue_pair_offers_the_operations_that_it_has() {
+        let sends = [IBV_QP_EX_WITH_SEND, IBV_QP_EX_WITH_SEND_WITH_IMM];
+        let connected = [
+            IBV_QP_EX_WITH_RDMA_WRITE,
+            IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM,
+            IBV_QP_EX_WITH_LOCAL_INV,
+            IBV_QP_EX_WITH_BIND_MW,
+        ];
+        let reliable = [
+            IBV_QP_EX_WITH_SEND_WITH_INV,
+            IBV_QP_EX_WITH_RDMA_READ,
+            IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP,
+            IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD,
+        ];
+        let types =
+            [(IBV_QPT_RC, 3), (IBV_QPT_XRC_SEND, 3), (IBV_QPT_UC, 2), (IBV_QPT_UD, 1), (IBV_QPT_XRC_RECV, 0)];
+        for (qp_type, levels) in types {
+            for (level, operations) in [&sends[..], &connected, &reliable].into_iter().enumerate() {
+                for operation in operations {
+                    let offers = check(qp_type, u64::from(*operation)).is_ok();
+                    assert_eq!(offers, level < levels, "type {qp_type}, operation {operation:#x}");
+                }
+            }
+            let is_rc = qp_type == IBV_QPT_RC;
+            assert_eq!(check(qp_type, u64::from(IBV_QP_EX_WITH_ATOMIC_WRITE)).is_ok(), is_rc);
+            assert_eq!(check(qp_type, WITH_FLUSH).is_ok(), is_rc);
+            assert!(check(qp_type, u64::from(IBV_QP_EX_WITH_TSO)).is_err());
+        }
+    }
+}

@@ -31,6 +31,8 @@ const FLAGS: c_uint = IBV_DEVICE_BAD_PKEY_CNTR
     | IBV_DEVICE_MEM_MGT_EXTENSIONS
     | IBV_DEVICE_MEM_WINDOW_TYPE_2B;
 
+const _: () = assert!(FLAGS.count_ones() == 12, "each is there");
+
 /// Converts a count to the `int` in which verbs store it.
 fn int(count: impl TryInto<c_int>) -> c_int {
     count.try_into().unwrap_or(c_int::MAX)

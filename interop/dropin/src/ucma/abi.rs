@@ -282,7 +282,7 @@ const _: () = {
     assert!(size_of::<Connect>() == 288 && size_of::<Accept>() == 296 && size_of::<Reject>() == 264);
     assert!(size_of::<JoinIpMcast>() == 48 && size_of::<JoinMcast>() == 152);
     assert!(size_of::<SetOption>() == 24);
-    assert!(size_of::<EventAnswer>() == 336);
+    assert!(size_of::<EventAnswer>() == 336 && LEAST_EVENT == 324);
 };
 
 /// The kinds of events (`enum rdma_cm_event_type`).

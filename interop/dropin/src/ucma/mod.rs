@@ -452,6 +452,20 @@ mod tests {
     }
 
     #[test]
+    fn a_channel_blocks_unless_it_is_told_not_to() {
+        let open = |flags| ucma().open(libc::O_CLOEXEC | flags).expect("a channel");
+        let [waits, does_not] = [open(0), open(libc::O_NONBLOCK)];
+        assert_eq!((blocks(waits), blocks(does_not), blocks(-1)), (true, false, false));
+        for fd in [waits, does_not] {
+            assert_ne!(rnic_cm_find(fd), 0);
+            let channel = rnic_cm_closing(fd);
+            // SAFETY: the descriptor is that of this test.
+            unsafe { libc::syscall(libc::SYS_close, fd) };
+            rnic_cm_closed(channel);
+        }
+    }
+
+    #[test]
     fn a_close_waits_only_for_a_thread_that_lives() {
         assert!(lives(gettid()));
         let ended = std::thread::spawn(gettid).join().expect("no panic");

@@ -201,5 +201,7 @@ mod tests {
         let Name::Ib(ib) = name else { panic!("another family") };
         assert_eq!(u64::from_be(ib.sid), 0x0106_1d2f);
         assert_eq!((name.any().port(), name.any().is_any(), name.len()), (0, true, 48));
+        let Name::Ib(any) = name.any() else { panic!("another family") };
+        assert_eq!(u64::from_be(any.sid), 0x0106_0000, "the port space stays");
     }
 }

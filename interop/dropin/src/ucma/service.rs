@@ -97,6 +97,40 @@ mod tests {
         assert_eq!(Space::from_code(0x0107), None);
     }
 
+    /// A table that notes what is claimed, and has nothing left.
+    #[derive(Default)]
+    struct Noted(std::sync::Mutex<Option<Claim>>);
+
+    impl PortTable for Noted {
+        fn bind(&self, claim: &Claim) -> Result<Binding, PortError> {
+            *crate::hub::locked(&self.0) = Some(*claim);
+            Err(PortError::Exhausted)
+        }
+
+        fn listen(&self, _: Binding) -> Result<(), PortError> {
+            Ok(())
+        }
+
+        fn release(&self, _: Binding) {}
+    }
+
+    #[test]
+    fn a_claim_says_all_that_is_known() {
+        let [local, remote] = ["10.0.0.7:7471", "10.0.0.8:80"].map(|text| text.parse().expect("an address"));
+        let noted = Noted::default();
+        let name = |address| match address {
+            SocketAddr::V4(address) => Name::V4(address),
+            SocketAddr::V6(address) => Name::V6(address),
+        };
+        for (to, reuse, family_only) in [(Some(remote), true, false), (None, false, true)] {
+            let refused =
+                claim(&noted, Space::Tcp, &name(local), to.map(name).as_ref(), (reuse, family_only));
+            assert_eq!(refused.err(), Some(Errno(libc::EADDRNOTAVAIL)));
+            let expected = Claim { remote: to, reuse, family_only, ..Claim::new(Space::Tcp.number(), local) };
+            assert_eq!(*crate::hub::locked(&noted.0), Some(expected));
+        }
+    }
+
     #[test]
     fn an_infiniband_address_names_the_port_space() {
         let all = 0xffff_ffff_ffff_0000;

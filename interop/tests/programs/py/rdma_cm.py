@@ -33,9 +33,9 @@ def name(address, port):
 queue_pairs = itertools.count(17)
 
 
-def param(valid=1, private=b""):
+def param(valid=1, private=b"", srq=0, flow=0):
     head = struct.pack("=II256s", next(queue_pairs), 0, private)
-    return head + bytes([len(private), 0, 1, 1, 0, 7, 7, valid])
+    return head + bytes([len(private), srq, 1, 1, flow, 7, 7, valid])
 
 
 class Event:
@@ -43,6 +43,7 @@ class Event:
         self.uid, self.id, self.kind, self.status = struct.unpack_from("=QIIi", answer)
         self.param = answer[20:324]
         self.private = self.param[8:8 + self.param[264]]
+        self.srq, self.flow = self.param[265], self.param[268]
 
 
 class Channel:
@@ -82,11 +83,11 @@ class Channel:
     def listen(self, id, backlog=0):
         self.call(LISTEN, struct.pack("=II", id, backlog))
 
-    def connect(self, id, private=b""):
-        self.call(CONNECT, param(private=private) + struct.pack("=IIII", id, 0, 0, 0))
+    def connect(self, id, private=b"", **queues):
+        self.call(CONNECT, param(private=private, **queues) + struct.pack("=IIII", id, 0, 0, 0))
 
-    def accept(self, id, uid, valid=1, private=b""):
-        payload = struct.pack("=Q", uid) + param(valid, private) + struct.pack("=IIII", id, 0, 0, 0)
+    def accept(self, id, uid, valid=1, private=b"", **queues):
+        payload = struct.pack("=Q", uid) + param(valid, private, **queues) + struct.pack("=IIII", id, 0, 0, 0)
         self.call(ACCEPT, payload)
 
     def disconnect(self, id):
@@ -120,12 +121,15 @@ def connected(here, there, listener, address, port):
     here.event(ADDR_RESOLVED)
     here.route(active)
     here.event(ROUTE_RESOLVED)
-    here.connect(active, b"from here")
+    # A shared receive queue, and flow control between the ends: one has one of them, and the other the other.
+    here.connect(active, b"from here", srq=1)
     request = there.event(REQUEST)
     assert request.uid == 7 and request.private == b"from here" + bytes(47), request.private
-    there.accept(request.id, 8, private=b"from there")
+    assert (request.srq, request.flow) == (1, 0)
+    there.accept(request.id, 8, private=b"from there", flow=1)
     response = here.event(RESPONSE)
     assert response.private == b"from there" + bytes(186), response.private
+    assert (response.srq, response.flow) == (0, 1)
     here.accept(active, 0, valid=0)
     assert there.event(ESTABLISHED).uid == 8
     return active, request.id

@@ -105,7 +105,6 @@ impl Fabric {
             bytes,
             entry: (0, 0),
             tail: now,
-            since: now,
             is_damaged: false,
             tag: Tag::default(),
         };
@@ -378,7 +377,6 @@ impl Fabric {
         let now = self.now;
         let travelling = &mut self.packets[packet as usize];
         let (bytes, (_, lane), dst) = (travelling.bytes, travelling.entry, travelling.dst);
-        travelling.since = now;
         let config = &self.configs[config];
         let is_infiniband = config.model == Model::Infiniband;
         if let Some(lanes) = &mut self.nodes[node].ports[port].lanes

@@ -140,8 +140,6 @@ struct Travelling {
     entry: (u16, u8),
     /// When all of it is at this node.
     tail: Instant,
-    /// When it came to this node.
-    since: Instant,
     is_damaged: bool,
     tag: Tag,
 }
