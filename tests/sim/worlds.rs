@@ -8,8 +8,8 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// Fixed seeds: 1 to this. About 25 s of processor time in the development profile.
 const FIXED: u64 = 60;
 
-/// Number of fresh seeds by default: about a minute of processor time in the development profile.
-const FRESH: u64 = 300;
+/// Number of fresh seeds by default: about half a minute of processor time in the development profile.
+const FRESH: u64 = 150;
 
 /// In how many worlds of a long run each situation was reached. To record it again, after a change of the worlds:
 ///

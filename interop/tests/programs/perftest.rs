@@ -36,29 +36,44 @@ const ALWAYS: fn(&Operation, &str, Kind) -> bool = |_, _, _| true;
 /// Sizes from 2 bytes to 8 MiB. A datagram is limited to the MTU, and an atomic has 8 bytes.
 const ALL_SIZES: &[&str] = &["-a"];
 
+/// Whether all is measured that can be: `RNIC_LONG=1`.
+fn is_long() -> bool {
+    std::env::var_os("RNIC_LONG").is_some()
+}
+
+/// For latencies, the transports differ in packets only, and posting is the same for all: one of them stands for the others.
+fn is_chosen(transport: &str, kind: Kind) -> bool {
+    kind == Kind::Bandwidth || transport == "RC" || is_long()
+}
+
 const VARIANTS: [Variant; 12] = [
     // perftest calibrates the processor's clock for every row, for 0.2 s and at both ends, and no option prevents that.
     // So all sizes are measured where they matter most; with `RNIC_LONG=1`, over every transport.
     Variant {
         options: ALL_SIZES,
         applies: |operation, transport, kind| {
-            let is_long = std::env::var_os("RNIC_LONG").is_some();
             let is_chosen = match kind {
-                Kind::Bandwidth => transport == "RC" || transport == "UD" || is_long,
-                Kind::Latency => transport == "RC" && (operation.name == "send" || is_long),
+                Kind::Bandwidth => transport == "RC" || transport == "UD",
+                Kind::Latency => transport == "RC" && operation.name == "send",
             };
-            operation.name != "atomic" && is_chosen
+            operation.name != "atomic" && (is_chosen || is_long())
         },
     },
     Variant { options: &[], applies: ALWAYS },
     // perftest has no events for WRITE, because its target sees no completions.
-    Variant { options: &["-e"], applies: |operation, _, _| operation.name != "write" },
-    Variant { options: &["--use_old_post_send"], applies: ALWAYS },
+    Variant {
+        options: &["-e"],
+        applies: |operation, transport, kind| operation.name != "write" && is_chosen(transport, kind),
+    },
+    Variant { options: &["--use_old_post_send"], applies: |_, transport, kind| is_chosen(transport, kind) },
     Variant {
         options: &["--use_old_post_send", "-e"],
         applies: |operation, transport, _| operation.name != "write" && transport == "RC",
     },
-    Variant { options: &["-I", "64"], applies: |operation, _, _| operation.inline },
+    Variant {
+        options: &["-I", "64"],
+        applies: |operation, transport, kind| operation.inline && is_chosen(transport, kind),
+    },
     Variant {
         options: &["-I", "64", "--use_old_post_send"],
         applies: |operation, transport, _| operation.inline && transport == "RC",

@@ -64,17 +64,30 @@ fn show_names_the_device_that_a_program_would_get() {
     if !has("ibv_devinfo") {
         return;
     }
-    // Another program could take the address in between.
     let _alone = lab::alone();
     let folder = Folder::new();
-    let shown = rnic(&folder).args(["show", "link", "--json"]).output().expect("rnic").stdout;
-    let rows: Vec<serde_json::Value> = serde_json::from_slice(&shown).expect("JSON");
-    let named: Vec<_> = rows.iter().filter(|row| !row["ifname"].is_null()).collect();
-    let [device] = named.as_slice() else { panic!("one device has a name, not {named:?}") };
-    assert_eq!((&device["ifname"], &device["port_state"]), (&"rnic0".into(), &"free".into()));
-    let address = device["address"].as_str().expect("an address");
-    let ended = Running::start(&folder, lab::run(&folder, &[], "ibv_devinfo").arg("-v")).wait(LIMIT);
-    assert!(ended.text.contains(&format!("::ffff:{address}, RoCE v2")), "{address} in {}", ended.text);
+    let shown = || {
+        let shown = rnic(&folder).args(["show", "link", "--json"]).output().expect("rnic").stdout;
+        let rows: Vec<serde_json::Value> = serde_json::from_slice(&shown).expect("JSON");
+        let named: Vec<_> = rows.iter().filter(|row| !row["ifname"].is_null()).collect();
+        let [device] = named.as_slice() else { panic!("one device has a name, not {named:?}") };
+        assert_eq!((&device["ifname"], &device["port_state"]), (&"rnic0".into(), &"free".into()));
+        device["address"].as_str().expect("an address").to_owned()
+    };
+    // Another program may take the address, or leave it, in between.
+    for _ in 0..20 {
+        let address = shown();
+        let ended = Running::start(&folder, lab::run(&folder, &[], "ibv_devinfo").arg("-v")).wait(LIMIT);
+        if shown() == address {
+            assert!(
+                ended.text.contains(&format!("::ffff:{address}, RoCE v2")),
+                "{address} in {}",
+                ended.text
+            );
+            return;
+        }
+    }
+    panic!("addresses come and go all the time");
 }
 
 /// The response of an HTTP server to a request for `/metrics`; `None` while nothing listens at the port.
