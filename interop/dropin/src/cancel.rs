@@ -211,12 +211,41 @@ pub(crate) extern "C-unwind" fn park() -> ! {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use std::os::fd::AsFd as _;
+    use std::os::fd::{AsFd as _, FromRawFd as _};
 
     #[test]
     fn nothing_is_written_where_there_is_no_end_to_write_to() {
         let file = std::fs::File::open("/dev/null").expect("there is one");
         let Found::Nothing(wait) = Found::nothing_at(file.as_fd(), None) else { panic!("an event") };
         assert_eq!((wait.state, wait.shown, wait.write_end), (1, file.as_raw_fd(), -1));
+    }
+
+    /// What is read is written back, and a program that does not want to wait is told at once.
+    #[test]
+    fn what_makes_a_descriptor_readable_stays_in_it() {
+        for (flags, can_write) in [(0, true), (0, false), (libc::O_NONBLOCK, true), (libc::O_NONBLOCK, false)]
+        {
+            let mut ends = [0; 2];
+            // SAFETY: the array has room for two descriptors.
+            assert_eq!(unsafe { libc::pipe2(ends.as_mut_ptr(), libc::O_CLOEXEC | flags) }, 0);
+            // SAFETY: the descriptors are new.
+            let [shown, write_end] = ends.map(|fd| unsafe { std::os::fd::OwnedFd::from_raw_fd(fd) });
+            let Found::Nothing(wait) = Found::nothing_at(shown.as_fd(), can_write.then(|| write_end.as_fd()))
+            else {
+                panic!("an event")
+            };
+            if flags != 0 {
+                assert_eq!((wait_readable(wait), Errno::last()), (-1, Errno::AGAIN));
+            }
+            let byte = 7u8;
+            // SAFETY: `byte` is a byte that can be read.
+            assert_eq!(unsafe { libc::write(write_end.as_raw_fd(), (&raw const byte).cast(), 1) }, 1);
+            assert_eq!([wait_readable(wait), wait_readable(wait)], [0, 0], "the byte is still there");
+            assert_eq!(read_byte(shown.as_raw_fd()), 1);
+        }
+        assert_eq!(
+            (wait_readable(Wait { state: 1, shown: -1, write_end: -1 }), Errno::last()),
+            (-1, Errno(libc::EBADF))
+        );
     }
 }
