@@ -243,21 +243,22 @@ def test_routes(address):
     path_of = struct.Struct("=16s16s4xI4sIIHBBBBBBBBBx")
     gid = bytes(10) + b"\xff\xff" + socket.inet_aton(address)
 
-    def both():
-        route = here.call(QUERY_ROUTE, struct.pack("=II", active, 0), 216)
+    def both(id):
+        route = here.call(QUERY_ROUTE, struct.pack("=II", id, 0), 216)
         guid, first = struct.unpack_from("=Q", route)[0], path_of.unpack_from(route, 8)
         source, target, count, port, index = struct.unpack_from("=28s28sIB3xI", route, 8 + 2 * 64)
         assert guid and (port, index) == (1, 0) and route[8 + 64:8 + 2 * 64] == bytes(64)
         assert source[:2] == target[:2] == name(address, 0)[:2] and target[:8] == name(address, 7471)[:8], target
-        record = here.call(QUERY, struct.pack("=II", active, 1), 80)
+        record = here.call(QUERY, struct.pack("=II", id, 1), 80)
         assert struct.unpack_from("=I", record)[0] == count
         return count, first, record[8:12], record[16:]
 
     # The addresses are known before the path is.
-    assert both() == (0, (gid, gid, 0, bytes(4), 0, 0, 0xFFFF) + (0,) * 9, bytes(4), bytes(64))
+    assert both(active) == (0, (gid, gid, 0, bytes(4), 0, 0, 0xFFFF) + (0,) * 9, bytes(4), bytes(64))
     here.route(active)
     here.event(ROUTE_RESOLVED)
-    count, path, flags, record = both()
+    told = both(active)
+    count, path, flags, record = told
     to, source, raw, flow, reversible, mtu, pkey, hops, traffic, paths, sl, *exact, preference = (*path, 0)
     assert (count, to, source, raw, reversible, pkey) == (1, gid, gid, 0, 1, 0xFFFF), path
     # IB_PATH_GMP, IB_PATH_PRIMARY and IB_PATH_BIDIRECTIONAL (rdma/ib_user_sa.h).
@@ -269,6 +270,22 @@ def test_routes(address):
     assert record[8:40] == to + source and record[44:48] == flow[1:] + bytes([hops]), record
     assert record[48:52] == bytes([traffic, reversible << 7 | 1]) + struct.pack("=H", pkey), record
     assert record[53:57] == bytes([sl, 2 << 6 | mtu, 2 << 6 | rate, 2 << 6 | life]), record
+    # A connection keeps it.
+    here.connect(active)
+    assert both(active) == told
+    there.accept(there.event(REQUEST).id, 8)
+    here.event(RESPONSE)
+    here.accept(active, 0, valid=0)
+    there.event(ESTABLISHED)
+    assert both(active) == told
+    # Datagrams have one, too, with a flow label of their own.
+    datagrams = here.create(2, UDP, 4)
+    here.resolve(datagrams, address, 7471)
+    here.event(ADDR_RESOLVED)
+    here.route(datagrams)
+    here.event(ROUTE_RESOLVED)
+    count, own, *_ = both(datagrams)
+    assert count == 1 and own[:3] + own[4:] == path[:3] + path[4:], own
 
 
 def test_descriptors(address):
