@@ -357,10 +357,33 @@ mod tests {
         // 225,000 bytes were on their way, and these are some of them.
         (0..40).for_each(|n| flow.on_ack(start + us(27 + n / 2), &ack(1, false, 12)));
         assert_eq!(flow.window(), 3 * 4178, "as many as the old window had");
+        (0..20).for_each(|_| flow.on_ack(start + us(48), &ack(1, false, 12)));
+        assert!(flow.window() > 3 * 4178, "and no more than those");
         let mut lost = Nscc::new(Arc::new(Config::default()), LINE);
         lost.on_loss(start);
         lost.on_loss(start + us(30));
         assert_eq!(lost.window(), 4178, "nothing arrived: one packet");
+    }
+
+    #[test]
+    fn quick_adapt_leaves_a_flow_alone_of_which_much_arrived_or_which_fares_well() {
+        for (packets, marked, rtt) in [(8, true, 200), (1, false, 12)] {
+            let (mut flow, start) = (flow(225_000.0), Instant::EPOCH);
+            flow.on_ack(start + us(1), &ack(1, marked, rtt));
+            flow.on_ack(start + us(25), &ack(packets, marked, rtt));
+            assert!(flow.ignore == 0.0 && flow.cwnd > 100_000.0, "{packets} packets: {}", flow.cwnd);
+        }
+    }
+
+    #[test]
+    fn only_what_met_neither_a_queue_nor_a_mark_counts_towards_fast_growth() {
+        for (marked, rtt, counts) in
+            [(false, 12, true), (true, 12, false), (false, 18, false), (true, 18, false)]
+        {
+            let mut flow = flow(100_000.0);
+            flow.on_ack(Instant::EPOCH + us(1), &ack(1, marked, rtt));
+            assert_eq!(flow.without_queue > 0.0, counts, "marked: {marked}, {rtt} us");
+        }
     }
 
     /// A long delay without a mark is a queue that has just begun: the average takes a quarter of the round-trip time instead.
