@@ -1,6 +1,7 @@
 //! Two ports that meet, in virtual time.
 
 use super::{CREDIT_TIMES, CreditSetup, PartnerSetup};
+use crate::engine::Engine;
 use crate::sim::{DeviceSetup, Net};
 use crate::{ConnectOptions, Device, Gather, Operation, RcEnd, Result, WcStatus};
 use cc::Rate;
@@ -295,12 +296,24 @@ fn a_hello_of_a_partner_without_its_token_changes_nothing() -> Result<()> {
     let instance = b.inner.port.inspect(|engine| engine.partners.instance).expect("no fork");
     let proof =
         a.inner.port.inspect(|engine| engine.partners.tokens.of(b.address(), 0, instance)).expect("no fork");
+    let token = || {
+        let of_b = |engine: &Engine| Some(engine.peers.iter().find_map(|peer| peer.partner.as_ref())?.token);
+        a.inner.port.inspect(of_b).flatten()
+    };
+    let before = token();
     let (arrival, packet) = forged(&b, &a, |hello| hello.proof = proof).expect("a device has a source port");
     net.inject(&arrival, &packet);
     net.run_for(Duration::from_millis(1));
     exchange(&a, &b, 1 << 16)?;
     let port = a.counters().port;
     assert_eq!((port.partners_met, port.dropped_total()), (1, 0));
+    assert!(before.is_some_and(|token| token != 0) && token() == before);
+    // One with another token says which is the right one from now on.
+    let (arrival, packet) =
+        forged(&b, &a, |hello| (hello.proof, hello.token) = (proof, 7)).expect("a device has a source port");
+    net.inject(&arrival, &packet);
+    net.run_for(Duration::from_millis(1));
+    assert_eq!((token(), a.counters().port.partners_met), (Some(7), 1));
     Ok(())
 }
 

@@ -3,8 +3,9 @@
 use super::FLIGHT_LIFE;
 use crate::engine::partner::credits;
 use crate::engine::peers::PACKET_OVERHEAD;
-use crate::engine::{FlowState, PartnerSetup, RateConfig};
+use crate::engine::{Engine, FlowState, PartnerSetup, RateConfig};
 use crate::link::{Direction, FrameRef, Now, Observer};
+use crate::queue::WorkQueue;
 use crate::sim::{DeviceSetup, Net};
 use crate::{
     Access, ConnectOptions, Device, MemoryRegion, QpAttr, QpInit, QpState, Qpn, QueuePair, RcEnd, Result,
@@ -121,6 +122,25 @@ fn no_more_is_in_flight_than_the_window_holds() -> Result<()> {
     assert!((8..16).contains(&log.all().len()), "{} before the first acknowledgement", log.all().len());
     done(&pair.0)?;
     assert_eq!(log.all().len(), 256);
+    Ok(())
+}
+
+/// A thread that posts leaves a send to the next turn only behind packets that are in flight.
+#[test]
+fn threads_that_post_learn_whether_packets_are_in_flight() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (net.device(), net.device());
+    let ends = patient(&a, &b)?;
+    let may_wait = || {
+        let any =
+            |engine: &Engine| engine.qps.iter().flatten().any(|entry| entry.shared.may_wait(WorkQueue::Send));
+        a.inner.port.inspect(any)
+    };
+    assert_eq!(may_wait(), Some(false));
+    let _regions = write(&ends, 4096)?;
+    assert_eq!(may_wait(), Some(true));
+    done(&ends.0)?;
+    assert_eq!(may_wait(), Some(false));
     Ok(())
 }
 
