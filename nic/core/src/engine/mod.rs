@@ -199,9 +199,11 @@ pub struct Engine {
 }
 
 impl QpEntry {
-    /// Tells posting threads whether packets of requests are in flight.
-    fn tell_in_flight(&self) {
-        self.shared.set_in_flight(self.qp.next_psn() != self.qp.unacked_psn());
+    /// Tells posting threads whether what they post is behind something that comes to an end without them: packets in
+    /// flight, or requests that wait at a gate or for their departure time.
+    fn tell_busy(&self, place: Place) {
+        let is_in_flight = self.qp.next_psn() != self.qp.unacked_psn();
+        self.shared.set_busy(is_in_flight || matches!(place, Place::Waits(_) | Place::Paced(_)));
     }
 }
 

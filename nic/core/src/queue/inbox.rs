@@ -147,8 +147,8 @@ pub struct QpShared {
     sends: Places,
     recvs: Places,
     inbox: Inbox<Work>,
-    /// Whether packets are in flight, so that the next turn comes soon.
-    in_flight: AtomicBool,
+    /// Whether packets are in flight, or requests wait for something, so that the next turn comes soon.
+    is_busy: AtomicBool,
     /// Whether the program was told of a lost datagram.
     noticed: AtomicBool,
 }
@@ -161,7 +161,7 @@ impl QpShared {
             sends: Places::new(config.cap.max_send_wr),
             recvs: Places::new(config.cap.max_recv_wr),
             inbox: Inbox::new(),
-            in_flight: AtomicBool::new(false),
+            is_busy: AtomicBool::new(false),
             noticed: AtomicBool::new(false),
         }
     }
@@ -219,17 +219,17 @@ impl QpShared {
         self.inbox.collect_all(empty);
     }
 
-    /// Records whether packets of requests are in flight.
-    pub(crate) fn set_in_flight(&self, in_flight: bool) {
-        self.in_flight.store(in_flight, Ordering::Relaxed);
+    /// Records whether packets of requests are in flight, or requests wait for something.
+    pub(crate) fn set_busy(&self, is_busy: bool) {
+        self.is_busy.store(is_busy, Ordering::Relaxed);
     }
 
     /// Whether a work request for this queue may wait for the next turn, because it would not be sent earlier: a receive,
-    /// or a send behind packets that are in flight. In ERR it is flushed at once instead.
+    /// or a send behind packets that are in flight or requests that wait. In ERR it is flushed at once instead.
     #[must_use]
     pub fn may_wait(&self, queue: WorkQueue) -> bool {
         match queue {
-            WorkQueue::Send => self.in_flight.load(Ordering::Relaxed) && self.state() == QpState::Rts,
+            WorkQueue::Send => self.is_busy.load(Ordering::Relaxed) && self.state() == QpState::Rts,
             WorkQueue::Recv => !matches!(self.state(), QpState::Reset | QpState::Err),
         }
     }
@@ -318,7 +318,7 @@ mod tests {
         qp.set_state(QpState::Rts);
         assert_eq!(waits(), [false, true]);
         assert!(qp.may_join());
-        qp.set_in_flight(true);
+        qp.set_busy(true);
         assert_eq!(waits(), [true, true]);
         qp.set_state(QpState::Err);
         assert_eq!((waits(), qp.may_join()), ([false, false], false));

@@ -103,7 +103,6 @@ impl Engine {
             self.note_state(index, state);
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
-        entry.tell_in_flight();
         if entry.qp.failure().is_some() && !entry.explained.failure {
             self.explain_failure(index);
         }
@@ -125,6 +124,7 @@ impl Engine {
         }
         let Some(entry) = self.qps[index].as_mut() else { return };
         place(&mut self.places, index, entry);
+        entry.tell_busy(self.places.of(Turn::Own(index)));
         if let Some(due) = entry.qp.poll_timeout() {
             self.timers.set(&mut entry.alarm, due, Due::Qp(index));
         }

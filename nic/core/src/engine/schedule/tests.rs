@@ -125,22 +125,40 @@ fn no_more_is_in_flight_than_the_window_holds() -> Result<()> {
     Ok(())
 }
 
-/// A thread that posts leaves a send to the next turn only behind packets that are in flight.
+/// Whether sends of each queue pair may wait for the next turn.
+fn may_wait(device: &Device) -> Vec<bool> {
+    let each = |engine: &Engine| {
+        engine.qps.iter().flatten().map(|entry| entry.shared.may_wait(WorkQueue::Send)).collect()
+    };
+    device.inner.port.inspect(each).unwrap_or_default()
+}
+
+/// A thread that posts leaves a send to the next turn only behind what that turn has to wait for.
 #[test]
 fn threads_that_post_learn_whether_packets_are_in_flight() -> Result<()> {
     let net = Net::new();
     let (a, b) = (net.device(), net.device());
     let ends = patient(&a, &b)?;
-    let may_wait = || {
-        let any =
-            |engine: &Engine| engine.qps.iter().flatten().any(|entry| entry.shared.may_wait(WorkQueue::Send));
-        a.inner.port.inspect(any)
-    };
-    assert_eq!(may_wait(), Some(false));
+    assert_eq!(may_wait(&a), [false]);
     let _regions = write(&ends, 4096)?;
-    assert_eq!(may_wait(), Some(true));
+    assert_eq!(may_wait(&a), [true]);
     done(&ends.0)?;
-    assert_eq!(may_wait(), Some(false));
+    assert_eq!(may_wait(&a), [false]);
+    Ok(())
+}
+
+#[test]
+fn threads_that_post_learn_whether_requests_wait_at_a_gate() -> Result<()> {
+    let net = Net::new();
+    let (a, b) = (with_window(&net, 1)?, net.device());
+    let (holds, waits) = (patient(&a, &b)?, patient(&a, &b)?);
+    let _memory_1 = write(&holds, 4096)?;
+    let _memory_2 = write(&waits, 4096)?;
+    assert_eq!(may_wait(&a), [true, true], "the second one has nothing in flight");
+    done(&holds.0)?;
+    assert_eq!(may_wait(&a), [false, true], "it has now");
+    done(&waits.0)?;
+    assert_eq!(may_wait(&a), [false, false]);
     Ok(())
 }
 
