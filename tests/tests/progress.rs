@@ -1,7 +1,9 @@
 //! The engine is driven by the program while it polls, and by the background thread while it does not.
 
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
-use rnic::{CompletionQueue, Gather, QpInit, RcEnd, SendFlags, SendWr, WcStatus, WorkCompletion};
+use rnic::{
+    CompletionQueue, ConnectOptions, Gather, QpInit, RcEnd, SendFlags, SendWr, WcStatus, WorkCompletion,
+};
 use rnic_tests::peer::{Peer, Region, connect_local, register_pattern};
 use rnic_tests::protocol::{Command, Connection, Reply, Traffic, Verb};
 use rnic_tests::{counter, open, pattern};
@@ -36,6 +38,22 @@ fn a_target_that_never_polls() {
     assert_eq!(counters["rx_write_requests"], ROUNDS);
     assert!(counters["rx_read_requests"] >= ROUNDS);
     assert!(matches!(peer.ask(&Command::BackgroundTime), Reply::Time(millis) if millis > 0));
+}
+
+/// A peer is a program, and answers when its processor is free. So a program that asks for a timeout of 8 us does not get that.
+#[test]
+fn a_timeout_of_a_few_microseconds_leaves_the_peer_time_to_run() {
+    let (a, b) = (open(), open());
+    let options = ConnectOptions { timeout: 1, ..ConnectOptions::default() };
+    let (left, right) = RcEnd::pair_with(&a, &b, &options).expect("connected");
+    a.add_fault("tx data drop once").expect("a rule");
+    let (source, target) =
+        (left.register(&[1; 64]).expect("memory"), right.register_remote(64).expect("memory"));
+    let begin = Instant::now();
+    left.qp.write(1, source.all(), target.remote(0)).expect("posted");
+    left.wait().expect("a completion");
+    assert!(begin.elapsed() >= Duration::from_nanos(4096 << 10), "{:?}", begin.elapsed());
+    assert!(counter(&a, "local_ack_timeout_err") >= 1);
 }
 
 /// How a program waits for an event.

@@ -273,11 +273,11 @@ impl Requester {
 
 impl QueuePair {
     /// The time after which an unanswered packet is considered lost: 4.096 us x 2^timeout, or `None` for 0 (IBTA
-    /// 9.7.6.1.3).
+    /// 9.7.6.1.3). It is not shorter than the port allows.
     fn ack_timeout(&self) -> Option<Duration> {
         match self.attr.timeout.unwrap_or(0) {
             0 => None,
-            t => Some(Duration::from_nanos(4096 << t.min(31))),
+            t => Some(Duration::from_nanos(4096 << t.min(31)).max(self.config.tuning.least_timeout)),
         }
     }
 

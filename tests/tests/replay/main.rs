@@ -20,7 +20,7 @@ use qp::attr::{AddressVector, Limits};
 use qp::queue_pair::{Budget, QpConfig, Tuning};
 use qp::wire::{Opcode, Operation, Packet};
 use qp::{Access, Gid, Host, Mtu, PdId, QKey, QpAttr, QpCap, QpState, QpType, Qpn, QueuePair, Train};
-use rnic::time::Instant;
+use rnic::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -149,6 +149,7 @@ impl<'c> Side<'c> {
                 e2e_credits: false,
                 adaptive_timeout: false,
                 selective_repeat: false,
+                least_timeout: Duration::ZERO,
                 max_in_flight: 0,
                 reorder_tolerance: 0,
                 mig_req: false,

@@ -405,6 +405,7 @@ impl Engine {
             tuning: Tuning {
                 selective_repeat: request.tuning.selective_repeat
                     && self.partners.offers(Features::SELECTIVE),
+                least_timeout: request.tuning.least_timeout.max(self.config.least_timeout),
                 ..request.tuning
             },
         };

@@ -139,7 +139,7 @@ pub struct ConnectOptions {
     pub access: Access,
     /// Path MTU; `None` for the largest that both ports carry.
     pub mtu: Option<Mtu>,
-    /// Acknowledgement timeout: 4.096 us x 2^timeout.
+    /// Acknowledgement timeout: 4.096 us x 2^timeout, on sockets at least 4.2 ms.
     pub timeout: u8,
     /// Retransmissions before RETRY_EXC_ERR, 0 to 7.
     pub retry_cnt: u8,

@@ -156,6 +156,7 @@ impl Default for Setup {
                 e2e_credits: false,
                 adaptive_timeout: false,
                 selective_repeat: false,
+                least_timeout: Duration::ZERO,
                 max_in_flight: 0,
                 reorder_tolerance: 0,
             },

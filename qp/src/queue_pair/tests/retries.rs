@@ -103,6 +103,23 @@ fn adaptive_timeouts_learn_from_what_was_sent_once() {
 }
 
 #[test]
+fn no_timeout_is_shorter_than_the_port_allows() {
+    for (timeout, least, expected) in [(1, 5000, 5000), (14, 5000, 67_108), (1, 0, 8)] {
+        let tuning = Tuning { least_timeout: Duration::from_micros(least), ..Setup::default().tuning };
+        let mut b = Setup { timeout, tuning, ..Setup::default() }.rts();
+        b.post(1, SEND, &[]);
+        b.sent();
+        let due = b.qp.poll_timeout().map(|due| (due - b.now).as_micros());
+        assert_eq!(due, Some(expected), "timeout {timeout}, at least {least} us");
+    }
+    let tuning = Tuning { least_timeout: Duration::from_micros(5000), ..Setup::default().tuning };
+    let mut endless = Setup { timeout: 0, tuning, ..Setup::default() }.rts();
+    endless.post(1, SEND, &[]);
+    endless.sent();
+    assert_eq!(endless.qp.poll_timeout(), None);
+}
+
+#[test]
 fn timeout_0_never_expires() {
     let mut b = Setup { timeout: 0, ..Setup::default() }.rts();
     b.post(1, SEND, &[]);

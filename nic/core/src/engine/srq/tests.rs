@@ -16,6 +16,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         share: None,
         seed,
         peer_window: None,
+        least_timeout: time::Duration::ZERO,
         paces: cc::Paces::same(None),
         pkeys: Default::default(),
         partner: Default::default(),
