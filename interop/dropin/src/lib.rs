@@ -10,6 +10,7 @@
 //! - `cancel`: cancellation inside a verb, which leaves no lock held and no state behind.
 //! - `export`: the exported symbols, their versions, and their functions.
 //! - `ucma`: the device of the connection manager, under the librdmacm of the system.
+//! - `nldev`: answers to tools that ask the kernel about RDMA devices by netlink.
 //! - `hub`: the devices of this process. All contexts of a device share one socket.
 //! - The other modules are named after the objects of verbs.
 
@@ -37,6 +38,7 @@ mod hub;
 mod import;
 mod kern;
 mod mr;
+mod nldev;
 mod parent;
 mod pd;
 mod poll;

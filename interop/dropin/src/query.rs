@@ -33,6 +33,9 @@ const FLAGS: c_uint = IBV_DEVICE_BAD_PKEY_CNTR
 
 const _: () = assert!(FLAGS.count_ones() == 12, "each is there");
 
+/// The same with those that only `ibv_query_device_ex` reports.
+pub(crate) const ALL_FLAGS: u64 = FLAGS as u64 | FLUSH_GLOBAL | ATOMIC_WRITE;
+
 /// Converts a count to the `int` in which verbs store it.
 fn int(count: impl TryInto<c_int>) -> c_int {
     count.try_into().unwrap_or(c_int::MAX)
@@ -84,7 +87,7 @@ fn attributes_ex(context: &Context) -> ibv_device_attr_ex {
     attr.xrc_odp_caps = all;
     // The clock of completions counts nanoseconds in 64 bits; verbs report its frequency in kHz.
     (attr.completion_timestamp_mask, attr.hca_core_clock) = (u64::MAX, 1_000_000);
-    attr.device_cap_flags_ex = u64::from(FLAGS) | FLUSH_GLOBAL | ATOMIC_WRITE;
+    attr.device_cap_flags_ex = ALL_FLAGS;
     attr.max_dm_size = crate::dm::MAX_BYTES;
     attr
 }

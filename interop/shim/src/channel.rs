@@ -6,10 +6,9 @@
 //! channel's descriptor, or one whose number was reused, needs no table. In a program that never opened a channel, the
 //! hooks cost the load of one number.
 
-use crate::{errno, set_errno, symbol};
+use crate::{errno, of_dropin, set_errno};
 use std::ffi::{CStr, c_char, c_int, c_long, c_void};
-use std::mem::transmute;
-use std::sync::atomic::{AtomicBool, AtomicPtr, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 /// Whether the program has opened a channel.
 static ANY: AtomicBool = AtomicBool::new(false);
@@ -29,18 +28,6 @@ type Find = unsafe extern "C-unwind" fn(file: c_int) -> u64;
 
 /// `rnic_cm_closed`: a descriptor of the channel with this number was closed.
 type Closed = unsafe extern "C-unwind" fn(channel: u64);
-
-/// Declares functions of the drop-in library. Each is looked up until that library is loaded.
-macro_rules! of_dropin {
-    ($($name:ident, $symbol:literal: $type:ty;)*) => { $(
-        fn $name() -> Option<$type> {
-            static FOUND: AtomicPtr<c_void> = AtomicPtr::new(std::ptr::null_mut());
-            let found = symbol(&FOUND, $symbol);
-            // SAFETY: the function of that name has this type.
-            (!found.is_null()).then(|| unsafe { transmute::<*mut c_void, $type>(found) })
-        }
-    )* };
-}
 
 of_dropin! {
     cm_open, c"rnic_cm_open": Open;

@@ -9,6 +9,9 @@
 //! drop-in library gives a descriptor for it (`rnic_cm_open`), and a few calls on such a descriptor are passed to it as
 //! well: see `channel`.
 //!
+//! A tool that asks the kernel about RDMA devices by netlink gets a socket at which the drop-in library answers
+//! (`rnic_nldev`): see `netlink`.
+//!
 //! Nothing here allocates, takes a lock or changes `errno`, so a program may make these calls wherever it may call the
 //! C library: before `main`, in threads, in a forked child, in a signal handler. That holds for all paths that pass
 //! unchanged; for the others, the drop-in library does its work once per call of a program that looks for a device.
@@ -18,6 +21,7 @@
 mod channel;
 mod files;
 mod hooks;
+mod netlink;
 mod next;
 mod path;
 mod reread;
@@ -35,6 +39,19 @@ pub(crate) fn symbol(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
     }
     found
 }
+
+/// Declares functions of the drop-in library. Each is looked up until that library is loaded.
+macro_rules! of_dropin {
+    ($($name:ident, $symbol:literal: $type:ty;)*) => { $(
+        fn $name() -> Option<$type> {
+            static FOUND: std::sync::atomic::AtomicPtr<std::ffi::c_void> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+            let found = $crate::symbol(&FOUND, $symbol);
+            // SAFETY: the function of that name has this type.
+            (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut std::ffi::c_void, $type>(found) })
+        }
+    )* };
+}
+pub(crate) use of_dropin;
 
 /// `errno` of this thread.
 pub(crate) fn errno() -> c_int {

@@ -1,0 +1,174 @@
+//! Requests about devices, and the answer to each.
+
+use super::message::{Body, HEADER, Header, aligned, attributes};
+use super::shown::Shown;
+use crate::errno::Errno;
+
+// Numbers of `rdma_netlink.h`.
+/// The part of a type that names whom a message is for (`RDMA_NL_NLDEV`): what is above the bits of the command.
+pub(super) const NLDEV: u16 = 5 << COMMAND_BITS;
+const COMMAND_BITS: u32 = 10;
+/// Commands (`RDMA_NLDEV_CMD_...`).
+pub(super) const GET: u16 = 1;
+pub(super) const PORT_GET: u16 = 5;
+pub(super) const SYS_GET: u16 = 6;
+/// Attributes (`RDMA_NLDEV_ATTR_...`, `RDMA_NLDEV_SYS_ATTR_...`).
+pub(super) const DEV_INDEX: u16 = 1;
+pub(super) const DEV_NAME: u16 = 2;
+pub(super) const PORT_INDEX: u16 = 3;
+pub(super) const CAP_FLAGS: u16 = 4;
+pub(super) const FW_VERSION: u16 = 5;
+pub(super) const NODE_GUID: u16 = 6;
+pub(super) const SYS_IMAGE_GUID: u16 = 7;
+pub(super) const PORT_STATE: u16 = 12;
+pub(super) const PORT_PHYS_STATE: u16 = 13;
+pub(super) const DEV_NODE_TYPE: u16 = 14;
+pub(super) const NDEV_INDEX: u16 = 50;
+pub(super) const NDEV_NAME: u16 = 51;
+pub(super) const NETNS_MODE: u16 = 66;
+pub(super) const DEV_PROTOCOL: u16 = 67;
+pub(super) const DEV_DIM: u16 = 84;
+pub(super) const COPY_ON_FORK: u16 = 93;
+
+// Numbers of `netlink.h`.
+pub(super) const NLM_F_REQUEST: u16 = 1;
+pub(super) const NLM_F_MULTI: u16 = 2;
+pub(super) const NLM_F_ACK: u16 = 4;
+/// The error repeats the header of the request alone.
+pub(super) const NLM_F_CAPPED: u16 = 0x100;
+pub(super) const NLM_F_DUMP: u16 = 0x300;
+pub(super) const NLMSG_ERROR: u16 = 2;
+pub(super) const NLMSG_DONE: u16 = 3;
+/// Types below are those of netlink itself, which no one answers.
+const NLMSG_MIN_TYPE: u16 = 16;
+
+/// A device has one port.
+const PORT: u32 = 1;
+
+/// What answers a request: the bodies of messages.
+type Bodies = Result<Vec<Body>, Errno>;
+
+/// Answers the requests in these bytes, which came from the socket with this port ID: the messages to send there. `None` if
+/// they are too short to be a request, so that nobody would know which one an error is about.
+pub(super) fn answer(requests: &[u8], port: u32, devices: &dyn Fn() -> Vec<Shown>) -> Option<Vec<Vec<u8>>> {
+    let mut rest = requests;
+    let mut parts = Vec::new();
+    loop {
+        let header = Header::parse(rest)?;
+        let len = header.len as usize;
+        let body = rest.get(HEADER..len);
+        parts.extend(one(Header { port, ..header }, header, body, devices));
+        rest = rest.get(aligned(len)..).unwrap_or_default();
+        if body.is_none() || rest.is_empty() {
+            return Some(parts);
+        }
+    }
+}
+
+/// The answer to one request with this header. `own` is the header of answers, but for their type and flags. There is no
+/// body if the length is wrong.
+fn one(own: Header, request: Header, body: Option<&[u8]>, devices: &dyn Fn() -> Vec<Shown>) -> Vec<Vec<u8>> {
+    let is_request = request.flags & NLM_F_REQUEST != 0 && request.kind >= NLMSG_MIN_TYPE;
+    let is_dump = request.flags & NLM_F_DUMP != 0;
+    let bodies = match body {
+        None => Err(Errno::INVALID),
+        Some(_) if !is_request => Ok(Vec::new()),
+        Some(body) if is_dump => dump(request.kind, body, devices),
+        Some(body) => single(request.kind, body, devices),
+    };
+    let error = |errno: i32| {
+        let header = Header { kind: NLMSG_ERROR, flags: NLM_F_CAPPED, ..own };
+        header.message(&[&(-errno).to_ne_bytes()[..], &request.bytes()].concat())
+    };
+    let bodies = match bodies {
+        Ok(bodies) => bodies,
+        Err(Errno(errno)) => return vec![error(errno)],
+    };
+    let ends = is_dump && is_request;
+    let flags = if ends { NLM_F_MULTI } else { 0 };
+    let mut parts: Vec<_> =
+        bodies.into_iter().map(|body| Header { kind: request.kind, flags, ..own }.message(&body.0)).collect();
+    if ends {
+        parts.push(Header { kind: NLMSG_DONE, flags, ..own }.message(&0i32.to_ne_bytes()));
+    } else if request.flags & NLM_F_ACK != 0 {
+        parts.push(error(0));
+    }
+    parts
+}
+
+/// The answer about everything of a kind.
+fn dump(kind: u16, body: &[u8], devices: &dyn Fn() -> Vec<Shown>) -> Bodies {
+    match kind.checked_sub(NLDEV) {
+        Some(GET) => Ok((0..).zip(&devices()).map(|(index, device)| device_body(index, device)).collect()),
+        Some(PORT_GET) => {
+            let (index, device) = asked(body, devices)?;
+            Ok(vec![port_body(index, &device)])
+        }
+        _ => Err(Errno::UNSUPPORTED),
+    }
+}
+
+/// The answer about one thing.
+fn single(kind: u16, body: &[u8], devices: &dyn Fn() -> Vec<Shown>) -> Bodies {
+    let body = match kind.checked_sub(NLDEV) {
+        Some(GET) => {
+            let (index, device) = asked(body, devices)?;
+            device_body(index, &device)
+        }
+        Some(PORT_GET) => {
+            let (index, device) = asked(body, devices)?;
+            if number(body, PORT_INDEX)? != PORT {
+                return Err(Errno::INVALID);
+            }
+            port_body(index, &device)
+        }
+        // The devices exist in all network namespaces, and a child of `fork` may use the memory of its parent.
+        Some(SYS_GET) => Body::default().u8(NETNS_MODE, 1).u8(COPY_ON_FORK, 1),
+        _ => return Err(Errno::UNSUPPORTED),
+    };
+    Ok(vec![body])
+}
+
+/// The device that a request is about. The kernel, too, refuses one that does not exist with EINVAL.
+fn asked(body: &[u8], devices: &dyn Fn() -> Vec<Shown>) -> Result<(u32, Shown), Errno> {
+    let index = number(body, DEV_INDEX)?;
+    let at = usize::try_from(index).map_err(|_| Errno::INVALID)?;
+    devices().into_iter().nth(at).map(|device| (index, device)).ok_or(Errno::INVALID)
+}
+
+/// The number in an attribute of a request.
+fn number(body: &[u8], wanted: u16) -> Result<u32, Errno> {
+    let all = attributes(body).ok_or(Errno::INVALID)?;
+    let value = all.iter().rev().find(|(number, _)| *number == wanted).map(|(_, value)| *value);
+    let bytes = value.and_then(|value| value.try_into().ok()).ok_or(Errno::INVALID)?;
+    Ok(u32::from_ne_bytes(bytes))
+}
+
+fn device_body(index: u32, device: &Shown) -> Body {
+    Body::default()
+        .u32(DEV_INDEX, index)
+        .text(DEV_NAME, &device.name)
+        // How many there are.
+        .u32(PORT_INDEX, PORT)
+        .u64(CAP_FLAGS, crate::query::ALL_FLAGS)
+        .maybe(device.firmware.as_deref(), |body, text| body.text(FW_VERSION, text))
+        .maybe(device.node_guid, |body, guid| body.u64(NODE_GUID, guid))
+        .maybe(device.sys_image_guid, |body, guid| body.u64(SYS_IMAGE_GUID, guid))
+        .maybe(device.node_type, |body, kind| body.u8(DEV_NODE_TYPE, kind))
+        // Moderation of completions.
+        .u8(DEV_DIM, 0)
+        .text(DEV_PROTOCOL, "roce")
+}
+
+/// The kernel leaves the capabilities and LIDs of InfiniBand out for RoCE.
+fn port_body(index: u32, device: &Shown) -> Body {
+    Body::default()
+        .u32(DEV_INDEX, index)
+        .text(DEV_NAME, &device.name)
+        .u32(PORT_INDEX, PORT)
+        .maybe(device.port_state, |body, state| body.u8(PORT_STATE, state))
+        .maybe(device.physical_state, |body, state| body.u8(PORT_PHYS_STATE, state))
+        .maybe(device.netdev.as_ref(), |body, (index, name)| {
+            body.u32(NDEV_INDEX, *index).text(NDEV_NAME, name)
+        })
+}

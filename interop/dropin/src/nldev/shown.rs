@@ -1,0 +1,57 @@
+//! The devices, as their files below `/sys/class/infiniband` show them: whoever asks in both ways is told the same.
+
+use crate::devices::config;
+use rnic::process::ProcessConfig;
+use std::path::{Path, PathBuf};
+
+/// A device with one port. What a file does not tell is missing.
+#[derive(Clone, Default, Debug)]
+pub(super) struct Shown {
+    pub(super) name: String,
+    pub(super) firmware: Option<String>,
+    pub(super) node_guid: Option<u64>,
+    pub(super) sys_image_guid: Option<u64>,
+    pub(super) node_type: Option<u8>,
+    pub(super) port_state: Option<u8>,
+    pub(super) physical_state: Option<u8>,
+    /// The index and the name of the network interface.
+    pub(super) netdev: Option<(u32, String)>,
+}
+
+/// The devices of this process, in the order of their indexes.
+pub(super) fn devices() -> Vec<Shown> {
+    let all = config().into_iter();
+    all.flat_map(|config| config.devices.iter().map(|device| shown(config, &device.name))).collect()
+}
+
+fn shown(config: &ProcessConfig, name: &str) -> Shown {
+    let folder = PathBuf::from(format!("/sys/class/infiniband/{name}"));
+    let file = |path: &str| std::fs::read_to_string(config.map_path(&folder.join(path))?).ok();
+    Shown {
+        name: name.to_owned(),
+        firmware: file("fw_ver").map(|text| text.trim_end().to_owned()),
+        node_guid: file("node_guid").and_then(|text| guid(&text)),
+        sys_image_guid: file("sys_image_guid").and_then(|text| guid(&text)),
+        node_type: file("node_type").and_then(|text| number(&text)),
+        port_state: file("ports/1/state").and_then(|text| number(&text)),
+        physical_state: file("ports/1/phys_state").and_then(|text| number(&text)),
+        netdev: config.map_path(&folder.join("device/net")).and_then(|folder| netdev(&folder)),
+    }
+}
+
+/// A GUID in the form of the kernel: four groups of four digits.
+pub(super) fn guid(text: &str) -> Option<u64> {
+    u64::from_str_radix(&text.trim_end().replace(':', ""), 16).ok()
+}
+
+/// The number in front of its meaning, as in `4: ACTIVE`.
+pub(super) fn number(text: &str) -> Option<u8> {
+    text.split(':').next()?.trim().parse().ok()
+}
+
+/// The interface that the folder has a link to.
+fn netdev(folder: &Path) -> Option<(u32, String)> {
+    let name = std::fs::read_dir(folder).ok()?.next()?.ok()?.file_name().into_string().ok()?;
+    let index = nix::net::if_::if_nametoindex(name.as_str()).ok()?;
+    Some((index, name))
+}

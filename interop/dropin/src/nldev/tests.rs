@@ -1,0 +1,238 @@
+//! Requests as tools send them, and as none should.
+
+use super::answer::*;
+use super::message::{Body, HEADER, Header, attributes};
+use super::shown::{Shown, guid, number};
+use super::*;
+
+/// The port ID of the socket, and the sequence number of the request.
+const OWN: u32 = 4711;
+const SEQ: u32 = 0x1234_5678;
+
+fn two() -> Vec<Shown> {
+    let device = |name: &str| Shown {
+        name: name.to_owned(),
+        firmware: Some("1.2.3".to_owned()),
+        node_guid: Some(0x0102_0304_0506_0708),
+        sys_image_guid: Some(0x1112_1314_1516_1718),
+        node_type: Some(1),
+        port_state: Some(4),
+        physical_state: Some(5),
+        netdev: Some((7, "eth7".to_owned())),
+    };
+    vec![device("rnic0"), device("rnic1")]
+}
+
+fn request(command: u16, flags: u16, body: &Body) -> Vec<u8> {
+    let header = Header { len: 0, kind: NLDEV + command, flags: flags | NLM_F_REQUEST, seq: SEQ, port: 0 };
+    header.message(&body.0)
+}
+
+/// The messages of an answer: the type, the flags and the body of each.
+fn answers(request: &[u8]) -> Vec<(u16, u16, Vec<u8>)> {
+    let parts = answer(request, OWN, &two).expect("it has a header");
+    let read = |part: &Vec<u8>| {
+        let header = Header::parse(part).expect("a header");
+        assert_eq!((header.len as usize, header.seq, header.port), (part.len(), SEQ, OWN));
+        (header.kind, header.flags, part[HEADER..].to_vec())
+    };
+    parts.iter().map(read).collect()
+}
+
+/// The error of an answer that is nothing else; 0 for an acknowledgement.
+fn error(request: &[u8]) -> i32 {
+    let all = answers(request);
+    let [(NLMSG_ERROR, NLM_F_CAPPED, body)] = all.as_slice() else { panic!("no error: {all:?}") };
+    assert_eq!(&body[4..], &request[..HEADER], "the header of the request");
+    i32::from_ne_bytes(*body.first_chunk().expect("an error"))
+}
+
+fn value(body: &[u8], wanted: u16) -> Option<&[u8]> {
+    let all = attributes(body).expect("attributes");
+    all.into_iter().find(|(number, _)| *number == wanted).map(|(_, value)| value)
+}
+
+#[test]
+fn a_device_is_told_of_with_its_attributes() {
+    let asked = request(GET, NLM_F_ACK, &Body::default().u32(DEV_INDEX, 1));
+    let all = answers(&asked);
+    let [(kind, 0, body), (NLMSG_ERROR, NLM_F_CAPPED, acknowledgement)] = all.as_slice() else {
+        panic!("not a device and an acknowledgement: {all:?}")
+    };
+    assert_eq!((*kind, &acknowledgement[..4]), (NLDEV + GET, &[0; 4][..]));
+    for (number, expected) in [
+        (DEV_INDEX, &1u32.to_ne_bytes()[..]),
+        (DEV_NAME, b"rnic1\0"),
+        (PORT_INDEX, &1u32.to_ne_bytes()),
+        (CAP_FLAGS, &crate::query::ALL_FLAGS.to_ne_bytes()),
+        (FW_VERSION, b"1.2.3\0"),
+        (NODE_GUID, &0x0102_0304_0506_0708u64.to_ne_bytes()),
+        (SYS_IMAGE_GUID, &0x1112_1314_1516_1718u64.to_ne_bytes()),
+        (DEV_NODE_TYPE, &[1]),
+        (DEV_DIM, &[0]),
+        (DEV_PROTOCOL, b"roce\0"),
+    ] {
+        assert_eq!(value(body, number), Some(expected), "attribute {number}");
+    }
+}
+
+#[test]
+fn a_port_is_told_of_with_its_attributes() {
+    let body = Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 1);
+    let all = answers(&request(PORT_GET, 0, &body));
+    let [(_, 0, body)] = all.as_slice() else { panic!("not a port alone: {all:?}") };
+    for (number, expected) in [
+        (DEV_NAME, &b"rnic0\0"[..]),
+        (PORT_INDEX, &1u32.to_ne_bytes()),
+        (PORT_STATE, &[4]),
+        (PORT_PHYS_STATE, &[5]),
+        (NDEV_INDEX, &7u32.to_ne_bytes()),
+        (NDEV_NAME, b"eth7\0"),
+    ] {
+        assert_eq!(value(body, number), Some(expected), "attribute {number}");
+    }
+    assert_eq!(value(body, CAP_FLAGS), None, "as for RoCE in the kernel");
+}
+
+#[test]
+fn a_dump_ends_with_done_and_has_no_acknowledgement() {
+    let all = answers(&request(GET, NLM_F_DUMP | NLM_F_ACK, &Body::default()));
+    let kinds: Vec<_> = all.iter().map(|(kind, flags, _)| (*kind, *flags)).collect();
+    let device = (NLDEV + GET, NLM_F_MULTI);
+    assert_eq!(kinds, [device, device, (NLMSG_DONE, NLM_F_MULTI)]);
+    let names: Vec<_> = all.iter().take(2).map(|(_, _, body)| value(body, DEV_NAME)).collect();
+    assert_eq!(names, [Some(&b"rnic0\0"[..]), Some(b"rnic1\0")]);
+    let ports = answers(&request(PORT_GET, NLM_F_DUMP, &Body::default().u32(DEV_INDEX, 1)));
+    assert_eq!(ports.len(), 2);
+    assert_eq!(value(&ports[0].2, DEV_NAME), Some(&b"rnic1\0"[..]));
+}
+
+#[test]
+fn the_system_is_told_of() {
+    let all = answers(&request(SYS_GET, NLM_F_ACK, &Body::default()));
+    assert_eq!((all.len(), value(&all[0].2, NETNS_MODE)), (2, Some(&[1][..])));
+    assert_eq!(value(&all[0].2, COPY_ON_FORK), Some(&[1][..]));
+}
+
+#[test]
+fn what_is_not_known_is_not_supported() {
+    let device = Body::default().u32(DEV_INDEX, 0);
+    // All other commands of today, of which 15 is GET_CHARDEV, and some that do not exist.
+    for command in (0..40).chain([1023]).filter(|command| ![GET, PORT_GET, SYS_GET].contains(command)) {
+        for flags in [0, NLM_F_ACK, NLM_F_DUMP] {
+            assert_eq!(error(&request(command, flags, &device)), -libc::EOPNOTSUPP, "{command} {flags}");
+        }
+    }
+    // Another client than that of devices.
+    let mut other = request(GET, 0, &device);
+    other[4..6].copy_from_slice(&((2 << 10) | GET).to_ne_bytes());
+    assert_eq!(error(&other), -libc::EOPNOTSUPP);
+    assert_eq!(error(&request(SYS_GET, NLM_F_DUMP, &Body::default())), -libc::EOPNOTSUPP);
+}
+
+#[test]
+fn requests_about_what_does_not_exist_are_invalid() {
+    for (command, flags, body) in [
+        (GET, 0, Body::default()),
+        (GET, 0, Body::default().u32(DEV_INDEX, 2)),
+        (GET, 0, Body::default().u32(DEV_INDEX, u32::MAX)),
+        (GET, 0, Body::default().u8(DEV_INDEX, 0)),
+        (GET, 0, Body::default().u64(DEV_INDEX, 0)),
+        (PORT_GET, 0, Body::default().u32(DEV_INDEX, 0)),
+        (PORT_GET, 0, Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 0)),
+        (PORT_GET, 0, Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 2)),
+        (PORT_GET, NLM_F_DUMP, Body::default()),
+    ] {
+        assert_eq!(error(&request(command, flags, &body)), -libc::EINVAL, "{command} {:?}", body.0);
+    }
+}
+
+#[test]
+fn malformed_requests_are_refused() {
+    let whole = request(GET, NLM_F_ACK, &Body::default().u32(DEV_INDEX, 0));
+    for len in 0..HEADER {
+        assert_eq!(answer(&whole[..len], OWN, &two), None, "no header in {len} bytes");
+    }
+    for len in HEADER..whole.len() {
+        assert_eq!(error(&whole[..len]), -libc::EINVAL, "{len} bytes of {}", whole.len());
+    }
+    for len in [0u32, 1, 15, 25, u32::MAX] {
+        let mut wrong = whole.clone();
+        wrong[..4].copy_from_slice(&len.to_ne_bytes());
+        assert_eq!(error(&wrong), -libc::EINVAL, "the length {len}");
+    }
+    for len in [0u16, 1, 3, 9, u16::MAX] {
+        let mut wrong = whole.clone();
+        wrong[HEADER..HEADER + 2].copy_from_slice(&len.to_ne_bytes());
+        assert_eq!(error(&wrong), -libc::EINVAL, "the length {len} of an attribute");
+    }
+}
+
+#[test]
+fn each_request_of_a_message_is_answered() {
+    let one = request(GET, NLM_F_ACK, &Body::default().u32(DEV_INDEX, 0));
+    assert_eq!(answers(&[one.clone(), one].concat()).len(), 4);
+    // What is not a request is acknowledged if that is wanted.
+    for (flags, expected) in [(0, 0), (NLM_F_ACK, 1)] {
+        let header = Header { len: 0, kind: NLDEV + GET, flags, seq: SEQ, port: 0 };
+        assert_eq!(answers(&header.message(&[])).len(), expected);
+    }
+}
+
+#[test]
+fn files_are_read_as_the_kernel_writes_them() {
+    assert_eq!(guid("504e:7fff:fe5a:0501\n"), Some(0x504e_7fff_fe5a_0501));
+    assert_eq!(guid("none\n"), None);
+    assert_eq!([number("4: ACTIVE\n"), number("1: CA\n"), number("\n")], [Some(4), Some(1), None]);
+}
+
+/// A socket of a tool, and one that is not.
+#[test]
+fn an_answer_arrives_at_the_socket_that_asked() {
+    let open = |domain, kind, protocol| {
+        // SAFETY: the function accepts any numbers.
+        let file = unsafe { libc::socket(domain, kind | libc::SOCK_CLOEXEC | libc::SOCK_NONBLOCK, protocol) };
+        assert!(file >= 0, "a socket");
+        // SAFETY: the descriptor was just opened.
+        unsafe { OwnedFd::from_raw_fd(file) }
+    };
+    let asks = |socket: &OwnedFd, to: Option<u32>, bytes: &[u8]| {
+        let mut to = to.map(address);
+        let mut piece = libc::iovec { iov_base: bytes.as_ptr().cast_mut().cast(), iov_len: bytes.len() };
+        // SAFETY: the structure consists of numbers and pointers.
+        let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+        (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+        if let Some(to) = &mut to {
+            message.msg_name = std::ptr::from_mut(to).cast();
+            message.msg_namelen = size_of::<libc::sockaddr_nl>() as libc::socklen_t;
+        }
+        // SAFETY: the message is whole.
+        let sent = unsafe { libc::sendmsg(socket.as_raw_fd(), &raw const message, 0) };
+        assert_eq!((sent, Errno::last()), (-1, Errno(libc::ECONNREFUSED)), "the kernel");
+        // SAFETY: as above.
+        let sent = unsafe { rnic_nldev(socket.as_raw_fd(), &raw const message) };
+        if sent < 0 { Err(Errno::last()) } else { Ok(sent) }
+    };
+    let tool = open(libc::AF_NETLINK, libc::SOCK_RAW, PROTOCOL);
+    let asked = request(SYS_GET, 0, &Body::default());
+    for to in [None, Some(0)] {
+        assert_eq!(asks(&tool, to, &asked), Ok(asked.len() as c_long));
+        let mut room = [0u8; 256];
+        // SAFETY: the room has this length.
+        let got = unsafe { libc::recv(tool.as_raw_fd(), room.as_mut_ptr().cast(), room.len(), 0) };
+        let header = Header::parse(&room).expect("an answer");
+        assert_eq!((header.len as isize, header.kind), (got, NLDEV + SYS_GET));
+    }
+    // Too short for a request; to another program.
+    assert_eq!(asks(&tool, Some(0), &asked[..8]), Err(Errno::INVALID));
+    assert_eq!(asks(&tool, Some(u32::MAX - 1), &asked), Err(Errno(libc::ECONNREFUSED)));
+    // Another kind of socket.
+    let (pipe, _) = std::os::unix::net::UnixDatagram::pair().expect("sockets");
+    let mut piece = libc::iovec { iov_base: std::ptr::null_mut(), iov_len: 0 };
+    // SAFETY: the structure consists of numbers and pointers.
+    let mut message: libc::msghdr = unsafe { std::mem::zeroed() };
+    (message.msg_iov, message.msg_iovlen) = (&raw mut piece, 1);
+    // SAFETY: the message is whole.
+    assert_eq!(unsafe { rnic_nldev(pipe.as_raw_fd(), &raw const message) }, -1);
+    assert_eq!(Errno::last(), Errno(libc::ECONNREFUSED));
+}
