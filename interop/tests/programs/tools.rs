@@ -1,4 +1,4 @@
-//! Tools that look at devices from outside: infiniband-diags, and the Prometheus node_exporter.
+//! Tools that look at devices from outside: infiniband-diags, `rdma` of iproute2, and the Prometheus node_exporter.
 
 use crate::lab::{self, Folder, LIMIT, Running, built, has, rnic};
 use std::io::{Read, Write};
@@ -31,6 +31,73 @@ fn ibstat_tells_of_the_port() {
         ("Link layer", "Ethernet"),
     ] {
         assert_eq!(value(&ended.text, name), Some(expected), "{name} in:\n{}", ended.text);
+    }
+}
+
+/// What `rdma` prints for two devices, and whether it succeeds.
+fn rdma(folder: &Folder, arguments: &[&str]) -> (String, bool) {
+    let options = ["--addr", "127.90.5.6,127.90.5.7"];
+    let ended = Running::start(folder, lab::run(folder, &options, "rdma").args(arguments)).wait(LIMIT);
+    assert!(ended.status.is_some(), "rdma {arguments:?} took too long:\n{}", ended.text);
+    (ended.text.clone(), ended.fault().is_none())
+}
+
+/// iproute2 asks the kernel by netlink. The answers agree with the file system.
+#[test]
+fn rdma_lists_devices_and_links() {
+    if !has("rdma") {
+        return;
+    }
+    let folder = Folder::new();
+    let json = |arguments: &[&str]| -> Vec<serde_json::Value> {
+        let (text, succeeds) = rdma(&folder, arguments);
+        assert!(succeeds, "{text}");
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in:\n{text}"))
+    };
+    let devices = json(&["-j", "dev"]);
+    let names: Vec<_> = devices.iter().map(|device| (&device["ifindex"], &device["ifname"])).collect();
+    assert_eq!(names, [(&0.into(), &"rnic0".into()), (&1.into(), &"rnic1".into())]);
+    let options = ["--addr", "127.90.5.6,127.90.5.7"];
+    for (file, key) in [("node_guid", "node_guid"), ("sys_image_guid", "sys_image_guid"), ("fw_ver", "fw")] {
+        let mut cat = lab::run(&folder, &options, "cat");
+        let shown =
+            Running::start(&folder, cat.arg(format!("/sys/class/infiniband/rnic1/{file}"))).wait(LIMIT);
+        assert_eq!(devices[1][key], shown.text.trim_end(), "{key}");
+    }
+    let links = json(&["-j", "-d", "link"]);
+    let [first, second] = links.as_slice() else { panic!("two links, not {links:?}") };
+    assert_eq!(json(&["-j", "-d", "link", "show", "rnic0/1"]), [first.clone()]);
+    for (key, value) in
+        [("ifname", "rnic1"), ("state", "ACTIVE"), ("physical_state", "LINK_UP"), ("netdev", "lo")]
+    {
+        assert_eq!(second[key], value, "{key}");
+    }
+    let (plain, succeeds) = rdma(&folder, &["link"]);
+    let lines: Vec<_> = plain.lines().map(str::trim_end).collect();
+    let line = |name| format!("link {name}/1 state ACTIVE physical_state LINK_UP netdev lo");
+    assert_eq!((lines, succeeds), (vec![&*line("rnic0"), &*line("rnic1")], true));
+    let (detailed, succeeds) = rdma(&folder, &["-d", "dev", "show", "rnic0"]);
+    assert!(detailed.starts_with("0: rnic0: node_type ca ") && succeeds, "{detailed}");
+    assert!(detailed.contains("RC_RNR_NAK_GEN"), "{detailed}");
+    let (system, succeeds) = rdma(&folder, &["system"]);
+    assert!(system.contains("netns shared") && succeeds, "{system}");
+}
+
+#[test]
+fn rdma_is_refused_what_no_device_here_does() {
+    if !has("rdma") {
+        return;
+    }
+    let folder = Folder::new();
+    for arguments in [
+        &["resource"][..],
+        &["resource", "show", "qp"],
+        &["statistic", "show"],
+        &["link", "add", "rxe0", "type", "rxe", "netdev", "lo"],
+        &["dev", "set", "rnic0", "name", "other"],
+    ] {
+        let (text, succeeds) = rdma(&folder, arguments);
+        assert!(!succeeds && text.contains("Operation not supported"), "rdma {arguments:?}: {text}");
     }
 }
 
