@@ -44,7 +44,8 @@ pub(crate) fn symbol(place: &AtomicPtr<c_void>, name: &CStr) -> *mut c_void {
 macro_rules! of_dropin {
     ($($name:ident, $symbol:literal: $type:ty;)*) => { $(
         fn $name() -> Option<$type> {
-            static FOUND: std::sync::atomic::AtomicPtr<std::ffi::c_void> = std::sync::atomic::AtomicPtr::new(std::ptr::null_mut());
+            use std::sync::atomic::AtomicPtr;
+            static FOUND: AtomicPtr<std::ffi::c_void> = AtomicPtr::new(std::ptr::null_mut());
             let found = $crate::symbol(&FOUND, $symbol);
             // SAFETY: the function of that name has this type.
             (!found.is_null()).then(|| unsafe { std::mem::transmute::<*mut std::ffi::c_void, $type>(found) })

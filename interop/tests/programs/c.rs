@@ -55,6 +55,11 @@ fn a_program_that_loads_the_library_by_any_name_gets_this_one() {
 }
 
 #[test]
+fn whoever_asks_about_devices_by_netlink_is_answered() {
+    all_holds("netlink", &[]);
+}
+
+#[test]
 fn a_file_of_counters_that_stays_open_is_read_anew() {
     all_holds("reread", &[]);
 }
