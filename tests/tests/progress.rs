@@ -99,7 +99,7 @@ fn sleeping_on_a_channel_misses_no_wake_up() {
     let qp = pd.create_qp(&QpInit::rc(&cq, &cq)).expect("a queue pair");
     let (far, address) = peer.qp();
     peer.connect(far, &qp.address(), Connection::default());
-    qp.connect(&address, &rnic::ConnectOptions::default()).expect("connects");
+    qp.connect(&address, &ConnectOptions::default()).expect("connects");
     let source = peer.register(32, 1);
     for id in 0..128 {
         qp.recv(id, Gather::Empty).expect("posted");

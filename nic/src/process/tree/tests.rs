@@ -68,6 +68,15 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     assert_eq!(list("/sys/class/infiniband/rnic1/device/net"), ["lo"]);
     assert_eq!(list("/sys/class/infiniband_verbs/uverbs2/device/infiniband"), ["rnic2"]);
     assert_eq!(list("/sys/class/infiniband/rnic2/device/infiniband_verbs/uverbs2")[3], "ibdev");
+    let link = |path: &str| fs::read_link(all.map_path(Path::new(path)).expect("a path of ours")).ok();
+    let [device, verbs] = ["infiniband/rnic2", "infiniband_verbs/uverbs2"];
+    for class in [device, verbs] {
+        let target = format!("../../devices/virtual/rnic/rnic2/{class}");
+        assert_eq!(link(&format!("/sys/class/{class}")), Some(target.into()));
+        assert_eq!(link(&format!("/sys/class/{class}/device")), Some("../../../rnic2".into()));
+    }
+    assert_eq!(read(&all, "/sys/devices/virtual/rnic/rnic2/infiniband/rnic2/ports/1/lid"), "0x0\n");
+    assert_eq!(read(&all, "/sys/devices/virtual/rnic/rnic2/vendor"), "0xffff\n");
     assert_eq!(list("/dev/infiniband"), ["rdma_cm", "uverbs0", "uverbs1", "uverbs2"]);
     assert_eq!(all.map_path(Path::new("/dev/infiniband/uverbs1")), Some("/dev/null".into()));
     let missing = all.map_path(Path::new("/dev/infiniband/uverbs3")).expect("a path of ours");
@@ -126,6 +135,8 @@ fn all_other_paths_are_left_alone() {
         "/sys/class",
         "/sys/class/infiniband_mad/abi_version",
         "/sys/class/infinibandx",
+        "/sys/devices/virtual/net/lo",
+        "/sys/devices/virtual/rnicx",
         "/dev/infinibandx/uverbs0",
         "/dev",
         "sys/class/infiniband",
@@ -135,6 +146,17 @@ fn all_other_paths_are_left_alone() {
         assert_eq!(inside(Path::new(path)), None, "{path}");
     }
     assert_eq!(inside(Path::new("//dev/./infiniband//uverbs0")), Some("dev/infiniband/uverbs0".into()));
+    for (path, expected) in [
+        ("", "devices/virtual/rnic"),
+        ("/rnic1", "class/infiniband/rnic1/device"),
+        ("/rnic1/vendor", "class/infiniband/rnic1/device/vendor"),
+        ("/rnic1/infiniband", "class/infiniband/rnic1/device/infiniband"),
+        ("/rnic1/infiniband/rnic1/ports", "class/infiniband/rnic1/ports"),
+        ("/rnic1/infiniband_verbs/uverbs1", "class/infiniband_verbs/uverbs1"),
+    ] {
+        let path = format!("/sys/devices/virtual/rnic{path}");
+        assert_eq!(inside(Path::new(&path)), Some(Path::new("sys").join(expected)), "{path}");
+    }
     let none = Settings::default().process().expect("in order");
     assert_eq!(none.map_path(Path::new("/etc/passwd")), None);
 }
