@@ -49,10 +49,9 @@ static TREE: Mutex<Option<Tree>> = Mutex::new(None);
 
 impl ProcessConfig {
     /// The path to which to redirect a program that asks for `path`: into the tree of this process, for everything in
-    /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/sys/devices/virtual/rnic`, to which links in these lead,
-    /// `/dev/infiniband` and the folder of the connection manager, whether it exists or not. Device nodes become `/dev/null`, a
-    /// character device that everyone may open. `None` for all other paths, without a run directory, and if the tree cannot be
-    /// created.
+    /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/dev/infiniband` and the folder of the connection manager,
+    /// whether it exists or not. Device nodes become `/dev/null`, a character device that everyone may open. `None` for all other paths, without a run directory,
+    /// and if the tree cannot be created.
     ///
     /// The files are up to date: those that change are written before this returns.
     #[must_use]
@@ -89,14 +88,13 @@ impl ProcessConfig {
         let tree = locked(&TREE);
         let Some(tree) = tree.as_ref().filter(|tree| tree.generation == generation()) else { return false };
         let Ok(inside) = path.strip_prefix(&tree.root) else { return false };
-        let inside = content::by_class(inside).unwrap_or_else(|| inside.to_owned());
-        if !content::is_counter(&inside) {
+        if !content::is_counter(inside) {
             return false;
         }
         // After reaching its end, a reader can read it again only after a seek.
         let at = at.or_else(|| lseek(file, 0, Whence::SeekCur).ok()?.try_into().ok());
         if at == Some(0) {
-            tree.refresh(self, &inside);
+            tree.refresh(self, inside);
         }
         true
     }
@@ -104,10 +102,9 @@ impl ProcessConfig {
 
 /// The folders that are redirected. The last two of `sys` are where the kernel's connection manager shows the version of
 /// its interface, under its newer and its older name.
-const FOLDERS: [&str; 6] = [
+const FOLDERS: [&str; 5] = [
     "sys/class/infiniband",
     "sys/class/infiniband_verbs",
-    content::DEVICES,
     "sys/class/misc/rdma_cm",
     "sys/class/infiniband_ucma",
     "dev/infiniband",
@@ -120,8 +117,7 @@ fn inside(path: &Path) -> Option<PathBuf> {
         return None;
     }
     let below: PathBuf = parts.filter(|part| *part != Component::CurDir).collect();
-    let is_ours = FOLDERS.iter().any(|folder| below.starts_with(folder));
-    is_ours.then(|| content::by_class(&below).unwrap_or(below))
+    FOLDERS.iter().any(|folder| below.starts_with(folder)).then_some(below)
 }
 
 impl Tree {
@@ -142,20 +138,17 @@ impl Tree {
         }
         for (number, device) in process.devices.iter().enumerate() {
             let view = View::new(device, process.gid_table);
-            for home in content::homes(&device.name, number) {
-                DirBuilder::new().recursive(true).mode(0o755).create(tree.root.join(home))?;
-            }
-            for (link, target) in content::links(&view, number) {
-                let link = tree.root.join(link);
-                make_parent(&link)?;
-                symlink(target, link)?;
-            }
             let files = content::files(&view, number, Wanted::All).map(|(file, _)| PathBuf::from(file));
             tree.folders.extend(
                 files.flat_map(|file| file.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>()),
             );
             for folder in &tree.folders {
                 DirBuilder::new().recursive(true).mode(0o755).create(tree.root.join(folder))?;
+            }
+            for (link, target) in content::links(&view, number) {
+                let link = tree.root.join(link);
+                make_parent(&link)?;
+                symlink(target, link)?;
             }
         }
         at_exit();
