@@ -17,12 +17,11 @@ use serde::Deserialize;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
-use time::Duration;
 
-/// The shortest acknowledgement timeout, that of the attribute value 10: 4.096 us x 2^10 = 4.2 ms. A program may ask for less,
+/// The shortest acknowledgement timeout: 4.096 us x 2^10 = 4.2 ms. A program may ask for less,
 /// but its peer is a program too, which a busy processor runs a few milliseconds later than it could. Linux rxe rounds up to a
 /// tick of the kernel's clock, which often is 4 ms.
-const LEAST_TIMEOUT: Duration = Duration::from_nanos(4096 << 10);
+const LEAST_TIMEOUT: u8 = 10;
 
 /// The configuration of a device on the network.
 ///

@@ -61,6 +61,9 @@ pub struct QpConfig {
     pub sq_sig_all: bool,
     /// Whether receives are taken from a shared receive queue.
     pub has_srq: bool,
+    /// The shortest acknowledgement timeout, as a value of the attribute `timeout`: what asks for less, and not for none, gets
+    /// this. 0 for any.
+    pub least_timeout: u8,
     /// Choices that the protocol leaves open.
     pub tuning: Tuning,
 }

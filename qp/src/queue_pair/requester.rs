@@ -277,7 +277,7 @@ impl QueuePair {
     fn ack_timeout(&self) -> Option<Duration> {
         match self.attr.timeout.unwrap_or(0) {
             0 => None,
-            t => Some(Duration::from_nanos(4096 << t.min(31)).max(self.config.tuning.least_timeout)),
+            t => Some(Duration::from_nanos(4096 << t.max(self.config.least_timeout).min(31))),
         }
     }
 

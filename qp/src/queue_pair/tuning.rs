@@ -1,7 +1,5 @@
 //! How often acknowledgements are asked for, how READs are cut, how long to wait, and what is sent again.
 
-use time::Duration;
-
 /// Choices that the protocol leaves to an implementation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Tuning {
@@ -18,8 +16,6 @@ pub struct Tuning {
     /// (end-to-end credits, IBTA 9.7.7.2). A peer that advertises none (code 31, used by Linux rxe and by queue
     /// pairs with a shared receive queue) is not limited.
     pub e2e_credits: bool,
-    /// The shortest acknowledgement timeout: if the attribute `timeout` asks for less, it is this long.
-    pub least_timeout: Duration,
     /// Whether the acknowledgement timeout follows from how long answers take. The attribute `timeout` is then the longest wait
     /// and not the only one; waits that are shorter cost no retry. Hardware has this as an option, too (NVIDIA: adaptive
     /// retransmission).
@@ -46,7 +42,6 @@ impl Default for Tuning {
             read_chunk: 128 << 10,
             mig_req: false,
             e2e_credits: true,
-            least_timeout: Duration::ZERO,
             adaptive_timeout: false,
             selective_repeat: true,
             max_in_flight: 0,

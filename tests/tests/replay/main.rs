@@ -20,7 +20,7 @@ use qp::attr::{AddressVector, Limits};
 use qp::queue_pair::{Budget, QpConfig, Tuning};
 use qp::wire::{Opcode, Operation, Packet};
 use qp::{Access, Gid, Host, Mtu, PdId, QKey, QpAttr, QpCap, QpState, QpType, Qpn, QueuePair, Train};
-use rnic::time::{Duration, Instant};
+use rnic::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::IpAddr;
 
@@ -141,6 +141,7 @@ impl<'c> Side<'c> {
             },
             sq_sig_all: true,
             has_srq: false,
+            least_timeout: 0,
             tuning: Tuning {
                 // rxe asks for an acknowledgement after 64 packets in a row that did not ask, and does not count
                 // the packet that ends the row: RXE_MAX_PKT_PER_ACK in rxe_req.c.
@@ -149,7 +150,6 @@ impl<'c> Side<'c> {
                 e2e_credits: false,
                 adaptive_timeout: false,
                 selective_repeat: false,
-                least_timeout: Duration::ZERO,
                 max_in_flight: 0,
                 reorder_tolerance: 0,
                 mig_req: false,

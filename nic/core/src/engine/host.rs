@@ -292,6 +292,7 @@ mod tests {
             cap,
             sq_sig_all: false,
             has_srq: false,
+            least_timeout: 0,
             tuning: Tuning::default(),
         });
         shared.set_state(QpState::Rts);

@@ -113,8 +113,8 @@ pub struct EngineConfig {
     pub seed: Option<u64>,
     /// Bytes of socket buffer that may be in flight to one peer; `None` for the size of a stock buffer.
     pub peer_window: Option<u32>,
-    /// The shortest acknowledgement timeout of its queue pairs.
-    pub least_timeout: Duration,
+    /// The shortest acknowledgement timeout of its queue pairs, as a value of the attribute `timeout`; 0 for any.
+    pub least_timeout: u8,
     /// Pace of unacknowledged packets to one receiver.
     pub paces: Paces,
     /// The partitions of the port.

@@ -402,10 +402,10 @@ impl Engine {
             cap,
             sq_sig_all: request.sq_sig_all,
             has_srq: links.srq.is_some() || request.qp_type == QpType::XrcRecv,
+            least_timeout: self.config.least_timeout,
             tuning: Tuning {
                 selective_repeat: request.tuning.selective_repeat
                     && self.partners.offers(Features::SELECTIVE),
-                least_timeout: request.tuning.least_timeout.max(self.config.least_timeout),
                 ..request.tuning
             },
         };

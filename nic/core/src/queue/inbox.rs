@@ -263,6 +263,7 @@ mod tests {
             },
             sq_sig_all: false,
             has_srq: false,
+            least_timeout: 0,
             tuning: Tuning::default(),
         })
     }

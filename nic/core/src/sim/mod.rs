@@ -225,7 +225,7 @@ impl Net {
             share: None,
             seed: Some(seed),
             peer_window: setup.peer_window,
-            least_timeout: Duration::ZERO,
+            least_timeout: 0,
             paces: paces(sites.unacked_rate()),
             pkeys,
             partner: setup.partner.clone(),

@@ -127,6 +127,7 @@ struct Setup {
     rq_psn: u32,
     sq_sig_all: bool,
     has_srq: bool,
+    least_timeout: u8,
     tuning: Tuning,
 }
 
@@ -148,6 +149,7 @@ impl Default for Setup {
             rq_psn: RQ,
             sq_sig_all: false,
             has_srq: false,
+            least_timeout: 0,
             // No acknowledgement requests within a message and no split READs, unless a test enables them.
             tuning: Tuning {
                 ack_interval: u32::MAX,
@@ -156,7 +158,6 @@ impl Default for Setup {
                 e2e_credits: false,
                 adaptive_timeout: false,
                 selective_repeat: false,
-                least_timeout: Duration::ZERO,
                 max_in_flight: 0,
                 reorder_tolerance: 0,
             },
@@ -184,6 +185,7 @@ impl Setup {
             },
             sq_sig_all: self.sq_sig_all,
             has_srq: self.has_srq,
+            least_timeout: self.least_timeout,
             tuning: self.tuning,
         };
         let mut host = TestHost::default();

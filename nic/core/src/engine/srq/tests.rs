@@ -16,7 +16,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         share: None,
         seed,
         peer_window: None,
-        least_timeout: time::Duration::ZERO,
+        least_timeout: 0,
         paces: cc::Paces::same(None),
         pkeys: Default::default(),
         partner: Default::default(),
