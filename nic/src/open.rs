@@ -18,9 +18,9 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The shortest acknowledgement timeout: 4.096 us x 2^10 = 4.2 ms. A program may ask for less,
-/// but its peer is a program too, which a busy processor runs a few milliseconds later than it could. Linux rxe rounds up to a
-/// tick of the kernel's clock, which often is 4 ms.
+/// The shortest acknowledgement timeout: 4.096 us x 2^10 = 4.2 ms. A program may ask for less, but its peer is a program too,
+/// which a busy processor runs a few milliseconds later than it could. Linux rxe rounds up to a tick of the kernel's clock, which
+/// often is 4 ms.
 const LEAST_TIMEOUT: u8 = 10;
 
 /// The configuration of a device on the network.
