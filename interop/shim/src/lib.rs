@@ -1,9 +1,9 @@
 //! Redirects programs that look for RDMA devices in the file system to the devices of rnic.
 //!
 //! This library is loaded before the others (`LD_PRELOAD`) and intercepts the calls of the C library that take a path.
-//! It passes a path below `/sys/class/infiniband`, `/sys/class/infiniband_verbs` or `/dev/infiniband` to the function
-//! `rnic_map_path` of the drop-in library, which returns the location of the file. All other paths pass unchanged, at
-//! the cost of a check of their first bytes. Without that function all paths pass unchanged.
+//! It passes a path below `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/sys/devices/virtual/rnic` or
+//! `/dev/infiniband` to the function `rnic_map_path` of the drop-in library, which returns the location of the file. All
+//! other paths pass unchanged, at the cost of a check of their first bytes. Without that function all paths pass unchanged.
 //!
 //! `/dev/infiniband/rdma_cm` is the device of the connection manager, which librdmacm opens and writes commands to. The
 //! drop-in library gives a descriptor for it (`rnic_cm_open`), and a few calls on such a descriptor are passed to it as

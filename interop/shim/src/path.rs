@@ -9,10 +9,11 @@ use std::sync::atomic::AtomicPtr;
 type MapPath = unsafe extern "C-unwind" fn(path: *const c_char, to: *mut c_char, room: usize) -> c_int;
 
 /// The folders whose paths may be redirected, with everything in them.
-const FOLDERS: [&[&[u8]]; 5] = [
+const FOLDERS: [&[&[u8]]; 6] = [
     &[b"sys", b"class", b"infiniband"],
     &[b"sys", b"class", b"infiniband_verbs"],
     &[b"sys", b"class", b"infiniband_ucma"],
+    &[b"sys", b"devices", b"virtual", b"rnic"],
     &[b"sys", b"class", b"misc", b"rdma_cm"],
     &[b"dev", b"infiniband"],
 ];
@@ -79,7 +80,12 @@ pub(crate) fn resolved(path: *mut c_void) {
     // SAFETY: the C library returns a string.
     let bytes = unsafe { CStr::from_ptr(path) }.to_bytes();
     let at = |folder: &[u8]| bytes.windows(folder.len()).position(|window| window == folder);
-    let folders: [&[u8]; 3] = [b"/sys/class/infiniband", b"/sys/class/misc/rdma_cm", b"/dev/infiniband"];
+    let folders: [&[u8]; 4] = [
+        b"/sys/devices/virtual/rnic",
+        b"/sys/class/infiniband",
+        b"/sys/class/misc/rdma_cm",
+        b"/dev/infiniband",
+    ];
     let Some(start) = folders.into_iter().find_map(at) else { return };
     // SAFETY: the end of the string, with its terminating NUL, moves to the beginning.
     unsafe { std::ptr::copy(path.add(start), path, bytes.len() - start + 1) };

@@ -16,17 +16,22 @@ fn a_shell_finds_devices_where_the_kernel_would_have_them() {
     let script = "set -e; cd /sys/class/infiniband/rnic0; cat node_type ports/1/gids/1 ports/1/gid_attrs/types/1
                   ls /sys/class/infiniband /dev/infiniband device/net; cat < /sys/class/infiniband_verbs/uverbs0/ibdev
                   test -c /dev/infiniband/uverbs0; test -r /dev/infiniband/uverbs0; test ! -e /dev/infiniband/uverbs1
-                  exec 3<>/dev/infiniband/uverbs0; realpath /sys/class/infiniband_verbs/uverbs0/device/../node_type";
+                  exec 3<>/dev/infiniband/uverbs0; readlink /sys/class/infiniband/rnic0 device
+                  cd /sys/class/infiniband_verbs/uverbs0/device; realpath /sys/class/infiniband/rnic0/node_type $PWD/../rnic0/vendor
+                  cat vendor infiniband/rnic0/ports/1/state";
     let expected = "1: CA\n0000:0000:0000:0000:0000:ffff:7f5a:0301\nRoCE v2\n\
                     /dev/infiniband:\nrdma_cm\nuverbs0\n\n/sys/class/infiniband:\nrnic0\n\ndevice/net:\nlo\nrnic0\n\
-                    /sys/class/infiniband/rnic0/node_type\n";
+                    ../../devices/virtual/rnic/rnic0/infiniband/rnic0\n../../../rnic0\n\
+                    /sys/devices/virtual/rnic/rnic0/infiniband/rnic0/node_type\n/sys/devices/virtual/rnic/rnic0/vendor\n\
+                    0xffff\n4: ACTIVE\n";
     assert_eq!(sh("127.90.3.1", script), expected);
 }
 
 #[test]
 fn tools_that_walk_through_folders_find_everything() {
-    let walked =
-        sh("127.90.3.2", "find /sys/class/infiniband/rnic0 -type f | sort; ls -lR /sys/class/infiniband");
+    let script = "cd /sys/class/infiniband; find $PWD/rnic0/ $PWD/rnic0/device/ -type f | sort
+                  ls -lR . rnic0/ /sys/devices/virtual/rnic";
+    let walked = sh("127.90.3.2", script);
     for file in [
         "fw_ver",
         "node_guid",
@@ -61,7 +66,10 @@ assert os.listdir(base) == [\"rnic0\"] and os.path.isdir(base + \"/rnic0/device/
 assert sorted(e.name for e in os.scandir(\"/dev/infiniband\")) == [\"rdma_cm\", \"uverbs0\"]
 assert stat.S_ISCHR(os.stat(\"/dev/infiniband/uverbs0\").st_mode)
 assert open(base + \"/rnic0/ports/1/rate\").read() == \"100 Gb/sec (4X EDR)\\n\"
-assert os.path.realpath(base + \"/rnic0\") == base + \"/rnic0\"
+real = os.path.realpath(base + \"/rnic0\")
+assert real == \"/sys/devices/virtual/rnic/rnic0/infiniband/rnic0\" and os.path.islink(base + \"/rnic0\")
+assert open(real + \"/node_type\").read() == open(base + \"/rnic0/node_type\").read()
+assert int(open(os.path.realpath(base + \"/rnic0/device\") + \"/numa_node\").read()) >= -1
 assert glob.glob(base + \"/*/node_guid\") == [base + \"/rnic0/node_guid\"]
 here = os.open(base, os.O_RDONLY)
 assert os.read(os.open(\"rnic0/node_type\", os.O_RDONLY, dir_fd=here), 99) == b\"1: CA\\n\"

@@ -8,6 +8,7 @@ mod mapped;
 mod signal;
 
 use mapped::MappedFile;
+use nix::fcntl::{FcntlArg, fcntl};
 use rand::TryRng;
 use rand::rngs::SysRng;
 use rnic_core::memory::Fault;
@@ -15,6 +16,7 @@ use rnic_core::platform::{self, CopyError, MemoryPath, PageError, Platform};
 use std::fs::File;
 use std::io::{self, Write};
 use std::num::NonZeroUsize;
+use std::os::fd::{FromRawFd, RawFd};
 use std::path::Path;
 
 struct Linux;
@@ -85,6 +87,14 @@ impl Platform for Linux {
             },
         }
     }
+}
+
+/// The same open file, at the first free descriptor from `least` on. An error: the process may not have so many.
+#[expect(unsafe_code, reason = "the types do not tell who owns a number")]
+pub(crate) fn copy_from(file: &File, least: RawFd) -> io::Result<File> {
+    let fd = fcntl(file, FcntlArg::F_DUPFD_CLOEXEC(least))?;
+    // SAFETY: the kernel has just made it, for us.
+    Ok(unsafe { File::from_raw_fd(fd) })
 }
 
 /// Runs when the program or library is loaded.

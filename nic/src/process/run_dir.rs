@@ -5,12 +5,17 @@
 
 use std::fs::{self, DirBuilder, File, OpenOptions, TryLockError};
 use std::io::{self, ErrorKind};
+use std::os::fd::RawFd;
 use std::os::unix::fs::{DirBuilderExt, FileExt, MetadataExt, OpenOptionsExt};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, SystemTime};
 
 /// The age at which an unfinished file is removed: its process must have died.
 const UNFINISHED: Duration = Duration::from_secs(60);
+
+/// Descriptors of locks start here. A program that is a shell takes lower ones by number (`exec 3<file`) without asking
+/// whether they are in use, and would so give up its lock.
+const HIGH: RawFd = 512;
 
 /// The prefix of the names of unfinished files.
 const NEW: &str = ".new-";
@@ -51,7 +56,8 @@ pub(super) fn make_locked(dir: &Path, name: &str) -> io::Result<File> {
     let file = OpenOptions::new().read(true).write(true).create_new(true).mode(0o600).open(&new)?;
     file.try_lock().map_err(io::Error::from)?;
     fs::rename(&new, dir.join(name))?;
-    Ok(file)
+    // The copy has the same lock. Where a program may not have so many files, the lock stays where it is.
+    Ok(crate::os::copy_from(&file, HIGH).unwrap_or(file))
 }
 
 /// Whether the process that created a file has ended. Several processes may ask at the same time.

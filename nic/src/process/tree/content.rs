@@ -5,7 +5,8 @@ use super::view::View;
 use crate::process::{GidLayout, ProcessConfig, speed};
 use qp::Gid;
 use rnic_core::engine::DropReason;
-use std::path::{Path, PathBuf};
+use std::borrow::Cow;
+use std::path::{Component, Path, PathBuf};
 
 /// A file: its path below the root of the tree, and its content.
 type File = (String, String);
@@ -39,6 +40,31 @@ impl Wanted<'_> {
 /// The paths of a device: its folder, and that of its interface for programs.
 pub(super) fn folders(name: &str, number: usize) -> [String; 2] {
     [format!("sys/class/infiniband/{name}"), format!("sys/class/infiniband_verbs/uverbs{number}")]
+}
+
+/// Where the kernel would have devices that are on no bus. Each has a folder here, and in that the folders to which those in
+/// [`folders`] are links.
+pub(super) const DEVICES: &str = "sys/devices/virtual/rnic";
+
+/// The targets of the links in [`folders`].
+pub(super) fn homes(name: &str, number: usize) -> [String; 2] {
+    let device = format!("{DEVICES}/{name}");
+    [format!("{device}/infiniband/{name}"), format!("{device}/infiniband_verbs/uverbs{number}")]
+}
+
+/// The path, by [`folders`], of what is at this path.
+pub(super) fn by_class(path: &Path) -> Cow<'_, Path> {
+    let mut parts = path.strip_prefix(DEVICES).unwrap_or(Path::new("")).components();
+    let Some(Component::Normal(device)) = parts.next() else { return path.into() };
+    let rest = parts.as_path();
+    for class in ["infiniband", "infiniband_verbs"] {
+        if let Ok(inside) = rest.strip_prefix(class)
+            && inside != Path::new("")
+        {
+            return Path::new("sys/class").join(class).join(inside).into();
+        }
+    }
+    Path::new("sys/class/infiniband").join(device).join("device").join(rest).into()
 }
 
 /// The files that all devices share.
@@ -101,20 +127,16 @@ fn numa_node() -> &'static str {
     if online.trim_end() == "0" { "0" } else { "-1" }
 }
 
-/// Symbolic links and their targets.
+/// Symbolic links and their targets. The folders of a device and of its interface are links in the kernel, too.
 pub(super) fn links(view: &View<'_>, number: usize) -> Vec<(PathBuf, PathBuf)> {
     let (name, netdev) = (&view.device.name, &view.netdev);
-    let [device, verbs] = folders(name, number);
     let link = |path: String, to: String| (PathBuf::from(path), PathBuf::from(to));
-    vec![
-        link(format!("{device}/device/net/{netdev}"), format!("/sys/class/net/{netdev}")),
-        link(format!("{device}/device/infiniband/{name}"), "../..".to_owned()),
-        link(
-            format!("{device}/device/infiniband_verbs/uverbs{number}"),
-            format!("../../../../../../{verbs}"),
-        ),
-        link(format!("{verbs}/device"), format!("../../infiniband/{name}/device")),
-    ]
+    let mut links = vec![link(format!("{DEVICES}/{name}/net/{netdev}"), format!("/sys/class/net/{netdev}"))];
+    for (folder, home) in folders(name, number).into_iter().zip(homes(name, number)) {
+        links.push(link(format!("{home}/device"), format!("../../../{name}")));
+        links.push(link(folder, home.replacen("sys", "../..", 1)));
+    }
+    links
 }
 
 /// The files that may change while a program runs, and of which some are wanted.

@@ -49,14 +49,17 @@ static TREE: Mutex<Option<Tree>> = Mutex::new(None);
 
 impl ProcessConfig {
     /// The path to which to redirect a program that asks for `path`: into the tree of this process, for everything in
-    /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/dev/infiniband` and the folder of the connection manager,
-    /// whether it exists or not. Device nodes become `/dev/null`, a character device that everyone may open. `None` for all other paths, without a run directory,
-    /// and if the tree cannot be created.
+    /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/sys/devices/virtual/rnic`, to which links in these lead,
+    /// `/dev/infiniband` and the folder of the connection manager, whether it exists or not. Device nodes become `/dev/null`, a
+    /// character device that everyone may open. `None` for all other paths, without a run directory, and if the tree cannot be
+    /// created.
     ///
     /// The files are up to date: those that change are written before this returns.
     #[must_use]
     pub fn map_path(&self, path: &Path) -> Option<PathBuf> {
         let inside = inside(path)?;
+        // A link with a slash behind it is the folder to which it leads.
+        let ends_with_slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         let _whole = hold_forks();
         let mut tree = locked(&TREE);
         if tree.as_ref().is_none_or(|tree| tree.generation != generation()) {
@@ -73,7 +76,8 @@ impl ProcessConfig {
             return Some(if node.symlink_metadata().is_ok() { PathBuf::from("/dev/null") } else { node });
         }
         tree.refresh(self, &inside);
-        Some(tree.root.join(inside))
+        let path = tree.root.join(inside);
+        Some(if ends_with_slash { path.join("") } else { path })
     }
 }
 
@@ -88,7 +92,7 @@ impl ProcessConfig {
         let tree = locked(&TREE);
         let Some(tree) = tree.as_ref().filter(|tree| tree.generation == generation()) else { return false };
         let Ok(inside) = path.strip_prefix(&tree.root) else { return false };
-        if !content::is_counter(inside) {
+        if !content::is_counter(&content::by_class(inside)) {
             return false;
         }
         // After reaching its end, a reader can read it again only after a seek.
@@ -102,9 +106,10 @@ impl ProcessConfig {
 
 /// The folders that are redirected. The last two of `sys` are where the kernel's connection manager shows the version of
 /// its interface, under its newer and its older name.
-const FOLDERS: [&str; 5] = [
+const FOLDERS: [&str; 6] = [
     "sys/class/infiniband",
     "sys/class/infiniband_verbs",
+    content::DEVICES,
     "sys/class/misc/rdma_cm",
     "sys/class/infiniband_ucma",
     "dev/infiniband",
@@ -138,17 +143,20 @@ impl Tree {
         }
         for (number, device) in process.devices.iter().enumerate() {
             let view = View::new(device, process.gid_table);
+            for home in content::homes(&device.name, number) {
+                DirBuilder::new().recursive(true).mode(0o755).create(tree.root.join(home))?;
+            }
+            for (link, target) in content::links(&view, number) {
+                let link = tree.root.join(link);
+                make_parent(&link)?;
+                symlink(target, link)?;
+            }
             let files = content::files(&view, number, Wanted::All).map(|(file, _)| PathBuf::from(file));
             tree.folders.extend(
                 files.flat_map(|file| file.ancestors().skip(1).map(Path::to_owned).collect::<Vec<_>>()),
             );
             for folder in &tree.folders {
                 DirBuilder::new().recursive(true).mode(0o755).create(tree.root.join(folder))?;
-            }
-            for (link, target) in content::links(&view, number) {
-                let link = tree.root.join(link);
-                make_parent(&link)?;
-                symlink(target, link)?;
             }
         }
         at_exit();
@@ -157,8 +165,13 @@ impl Tree {
 
     /// Writes the files at `inside` or below it, as they are now. Where a path leads through a link, that may be any.
     fn refresh(&self, process: &ProcessConfig, inside: &Path) {
+        let inside = &*content::by_class(inside);
         let is_known = |folder: &Path| self.folders.contains(folder);
-        let is_plain = is_known(inside) || inside.parent().is_some_and(is_known);
+        let is_plain = match is_known(inside) {
+            // In this folder are all others of the device, by other paths.
+            true => !inside.ends_with("device"),
+            false => inside.parent().is_some_and(is_known) && !self.root.join(inside).is_dir(),
+        };
         let wanted = if is_plain { Wanted::At(inside) } else { Wanted::All };
         for (number, device) in process.devices.iter().enumerate() {
             if !content::folders(&device.name, number).iter().any(|folder| wanted.any_in(folder)) {

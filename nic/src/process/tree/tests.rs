@@ -2,7 +2,7 @@ use super::*;
 use crate::process::{GidLayout, Settings};
 use crate::{RcEnd, WcStatus};
 use std::io::Read;
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// A process configuration with its own run folder. A process has only one tree, so only one test in this file uses it.
@@ -72,6 +72,23 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     assert_eq!(list("/sys/class/infiniband/rnic1/device/net"), ["lo"]);
     assert_eq!(list("/sys/class/infiniband_verbs/uverbs2/device/infiniband"), ["rnic2"]);
     assert_eq!(list("/sys/class/infiniband/rnic2/device/infiniband_verbs/uverbs2")[3], "ibdev");
+    let link = |path: &str| fs::read_link(all.map_path(Path::new(path)).expect("a path of ours")).ok();
+    let [device, verbs] = ["infiniband/rnic2", "infiniband_verbs/uverbs2"];
+    for class in [device, verbs] {
+        let target = format!("../../devices/virtual/rnic/rnic2/{class}");
+        assert_eq!(link(&format!("/sys/class/{class}")), Some(target.into()));
+        assert_eq!(link(&format!("/sys/class/{class}/device")), Some("../../../rnic2".into()));
+    }
+    assert_eq!(read(&all, "/sys/devices/virtual/rnic/rnic2/infiniband/rnic2/ports/1/lid"), "0x0\n");
+    assert_eq!(read(&all, "/sys/devices/virtual/rnic/rnic2/vendor"), "0xffff\n");
+    let kind = |path: &str| {
+        let mapped = all.map_path(Path::new(path)).expect("a path of ours");
+        mapped.symlink_metadata().expect("it exists").is_symlink()
+    };
+    let [plain, slash] = ["/sys/class/infiniband/rnic2", "/sys/class/infiniband/rnic2/"].map(kind);
+    assert!(plain && !slash, "a slash behind a link leads to its target");
+    let whole = all.map_path(Path::new("/sys/devices/virtual/rnic/rnic0")).expect("ours");
+    assert!(whole.join("infiniband/rnic0/ports/1/lid").exists(), "all of a device is below its folder");
     assert_eq!(list("/dev/infiniband"), ["rdma_cm", "uverbs0", "uverbs1", "uverbs2"]);
     assert_eq!(all.map_path(Path::new("/dev/infiniband/uverbs1")), Some("/dev/null".into()));
     let missing = all.map_path(Path::new("/dev/infiniband/uverbs3")).expect("a path of ours");
@@ -130,6 +147,8 @@ fn all_other_paths_are_left_alone() {
         "/sys/class",
         "/sys/class/infiniband_mad/abi_version",
         "/sys/class/infinibandx",
+        "/sys/devices/virtual/net/lo",
+        "/sys/devices/virtual/rnicx",
         "/dev/infinibandx/uverbs0",
         "/dev",
         "sys/class/infiniband",
@@ -138,9 +157,26 @@ fn all_other_paths_are_left_alone() {
     ] {
         assert_eq!(inside(Path::new(path)), None, "{path}");
     }
+    assert_eq!(inside(Path::new("/sys/devices/virtual/rnic/x")), Some("sys/devices/virtual/rnic/x".into()));
     assert_eq!(inside(Path::new("//dev/./infiniband//uverbs0")), Some("dev/infiniband/uverbs0".into()));
     let none = Settings::default().process().expect("in order");
     assert_eq!(none.map_path(Path::new("/etc/passwd")), None);
+}
+
+#[test]
+fn what_is_below_the_devices_of_the_kernel_has_a_path_below_its_classes() {
+    for (path, expected) in [
+        ("devices/virtual/rnic", "devices/virtual/rnic"),
+        ("devices/virtual/rnic/rnic1", "class/infiniband/rnic1/device"),
+        ("devices/virtual/rnic/rnic1/vendor", "class/infiniband/rnic1/device/vendor"),
+        ("devices/virtual/rnic/rnic1/infiniband", "class/infiniband/rnic1/device/infiniband"),
+        ("devices/virtual/rnic/rnic1/infiniband/rnic1/ports", "class/infiniband/rnic1/ports"),
+        ("devices/virtual/rnic/rnic1/infiniband_verbs/uverbs1", "class/infiniband_verbs/uverbs1"),
+        ("class/infiniband/rnic1/node_type", "class/infiniband/rnic1/node_type"),
+    ] {
+        let [path, expected] = [path, expected].map(|path| Path::new("sys").join(path));
+        assert_eq!(content::by_class(&path), expected);
+    }
 }
 
 #[test]
@@ -153,6 +189,7 @@ fn trees_of_processes_that_ended_are_removed() {
         fs::create_dir_all(folder.join(name).join("sys/class")).expect("a tree");
     }
     prune(&folder).expect("a folder");
+    assert!(held.as_raw_fd() >= 512, "out of the way of a shell's redirections");
     let exists = |name: &str| folder.join(name).exists();
     assert_eq!(["1-a", "1-a.lock", "2-b", "2-b.lock"].map(exists), [true, true, false, false]);
     drop(held);
