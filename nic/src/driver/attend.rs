@@ -209,8 +209,9 @@ impl PutOff {
         if passed < rests * 3 / 4 {
             return None;
         }
-        // Otherwise the thread has looked meanwhile, or is about to.
-        let goes_on = polls.wrapping_sub(self.seen) >= POLLING && passed < rests;
+        // Later the thread has looked meanwhile, or is about to. A program that posts to hundreds of queue pairs between two
+        // polls is late by less than a period, and each look would make it later. More is a pause.
+        let goes_on = polls.wrapping_sub(self.seen) >= POLLING && passed < rests + period;
         (self.seen, self.since) = (polls, now);
         if !goes_on {
             (self.told, self.steady_since) = (Duration::ZERO, now);

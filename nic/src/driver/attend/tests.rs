@@ -191,8 +191,14 @@ fn few_polls_or_polls_of_long_ago_put_nothing_off() {
     assert_eq!(put_off.polled(start + 2 * soon - NANOSECOND, 9 * POLLING, STANDBY), None, "it is too soon");
     assert_eq!(put_off.polled(start + 2 * soon, 9 * POLLING, STANDBY), Some(STANDBY));
     assert_eq!(put_off.polled(start + 2 * soon + late - NANOSECOND, 10 * POLLING, STANDBY), Some(STANDBY));
-    let now = start + 2 * soon + 2 * late;
-    assert_eq!(put_off.polled(now, 11 * POLLING, STANDBY), None, "they are spread over a whole period");
+    let now = start + 2 * soon + late - NANOSECOND;
+    assert_eq!(put_off.polled(now + 2 * late - NANOSECOND, 11 * POLLING, STANDBY), Some(STANDBY));
+    let now = now + 2 * late - NANOSECOND;
+    assert_eq!(
+        put_off.polled(now + 2 * late, 12 * POLLING, STANDBY),
+        None,
+        "they are spread over two periods"
+    );
 }
 
 #[test]
@@ -207,6 +213,20 @@ fn a_program_that_paused_polls_steadily_no_more() {
     // Twenty times in a period, for 50 ms.
     let told = (0..2000).filter_map(|_| polled(STANDBY / 20)).find(|told| *told > 5 * STANDBY);
     let told = polled(told.expect("it goes on") - NANOSECOND).expect("it goes on");
-    assert_eq!(polled(told), None, "the thread has looked");
+    assert_eq!(polled(told + STANDBY), None, "the thread has looked");
     assert_eq!(polled(STANDBY * 3 / 4), Some(STANDBY));
+}
+
+/// Each of its polls finds the work of hundreds of queue pairs, and what it posts to them takes a part of a period.
+#[test]
+fn a_program_that_posts_much_between_its_polls_puts_off_the_thread() {
+    let mut put_off = PutOff::new(Instant::EPOCH);
+    let (mut now, mut polls, mut told) = (Instant::EPOCH, 0, Vec::new());
+    for gap in [90, 160, 210, 120, 180].into_iter().cycle().take(1000) {
+        now += Duration::from_micros(gap);
+        polls += POLLING / 2;
+        told.extend(put_off.polled(now, polls, STANDBY));
+    }
+    assert!(told.is_sorted(), "it never counts as one that paused: {told:?}");
+    assert_eq!(told.last(), Some(&(STANDBY * LONGEST)));
 }
