@@ -79,6 +79,16 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
         assert_eq!(link(&format!("/sys/class/{class}")), Some(target.into()));
         assert_eq!(link(&format!("/sys/class/{class}/device")), Some("../../../rnic2".into()));
     }
+    // What was removed is written again, by whichever path it is found.
+    let by_device = "/sys/devices/virtual/rnic/rnic2";
+    let lid = all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/lid")).expect("a path of ours");
+    let device = "/sys/class/infiniband/rnic2/device".to_owned();
+    let paths = ["/infiniband/rnic2/ports/1/lid", "/infiniband/rnic2/ports/1/", ""];
+    for by in paths.map(|path| format!("{by_device}{path}")).into_iter().chain([device]) {
+        fs::remove_file(&lid).expect("it was there");
+        all.map_path(Path::new(&by)).expect("a path of ours");
+        assert!(lid.exists(), "{by}");
+    }
     assert_eq!(read(&all, "/sys/devices/virtual/rnic/rnic2/infiniband/rnic2/ports/1/lid"), "0x0\n");
     assert_eq!(read(&all, "/sys/devices/virtual/rnic/rnic2/vendor"), "0xffff\n");
     let kind = |path: &str| {
@@ -87,8 +97,6 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
     };
     let [plain, slash] = ["/sys/class/infiniband/rnic2", "/sys/class/infiniband/rnic2/"].map(kind);
     assert!(plain && !slash, "a slash behind a link leads to its target");
-    let whole = all.map_path(Path::new("/sys/devices/virtual/rnic/rnic0")).expect("ours");
-    assert!(whole.join("infiniband/rnic0/ports/1/lid").exists(), "all of a device is below its folder");
     assert_eq!(list("/dev/infiniband"), ["rdma_cm", "uverbs0", "uverbs1", "uverbs2"]);
     assert_eq!(all.map_path(Path::new("/dev/infiniband/uverbs1")), Some("/dev/null".into()));
     let missing = all.map_path(Path::new("/dev/infiniband/uverbs3")).expect("a path of ours");
