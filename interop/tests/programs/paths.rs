@@ -27,6 +27,15 @@ fn a_shell_finds_devices_where_the_kernel_would_have_them() {
     assert_eq!(sh("127.90.3.1", script), expected);
 }
 
+/// A descriptor serves again, also to rnic itself, which reads files of the host while it writes the second counter.
+#[test]
+fn a_program_reads_one_counter_after_another() {
+    let script = "cd /sys/class/infiniband/rnic0/ports/1/counters; counters=/sys/class/infiniband/rnic0/ports/1/counters
+                  cat $counters/port_xmit_data $counters/port_rcv_data $counters/port_xmit_data
+                  cat port_xmit_data /sys/class/infiniband/rnic0/node_desc port_rcv_data | wc -l";
+    assert_eq!(sh("127.90.3.9", script), "0\n0\n0\n3\n");
+}
+
 #[test]
 fn tools_that_walk_through_folders_find_everything() {
     let script = "cd /sys/class/infiniband; find $PWD/rnic0/ $PWD/rnic0/device/ -type f | sort

@@ -88,6 +88,10 @@ impl ProcessConfig {
     #[must_use]
     pub fn refresh(&self, file: BorrowedFd<'_>, at: Option<u64>) -> bool {
         let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
+        // Whoever writes a tree reads files of the host meanwhile, which may have got the descriptor of a closed counter.
+        if !self.run_dir.as_ref().is_some_and(|run_dir| path.starts_with(trees(run_dir))) {
+            return false;
+        }
         let _whole = hold_forks();
         let tree = locked(&TREE);
         let Some(tree) = tree.as_ref().filter(|tree| tree.generation == generation()) else { return false };
@@ -125,11 +129,16 @@ fn inside(path: &Path) -> Option<PathBuf> {
     FOLDERS.iter().any(|folder| below.starts_with(folder)).then_some(below)
 }
 
+/// The folder of the trees of all processes.
+fn trees(run_dir: &Path) -> PathBuf {
+    run_dir.join("trees")
+}
+
 impl Tree {
     fn make(process: &ProcessConfig) -> io::Result<Self> {
         let none = || io::Error::new(ErrorKind::NotFound, "there is no run folder: RNIC_RUN_DIR is not set");
         let run_dir = process.run_dir.as_ref().ok_or_else(none)?;
-        let folder = run_dir.join("trees");
+        let folder = trees(run_dir);
         make(run_dir)?;
         make(&folder)?;
         prune(&folder)?;
