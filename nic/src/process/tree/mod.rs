@@ -23,13 +23,15 @@ use content::Wanted;
 use nix::unistd::{Whence, lseek};
 use rnic_core::port::generation;
 use rnic_core::queue::locked;
+use std::cell::Cell;
 use std::collections::BTreeSet;
 use std::fs::{self, DirBuilder, File};
 use std::io::{self, ErrorKind};
+use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsRawFd, BorrowedFd};
 use std::os::unix::fs::{DirBuilderExt, FileExt, OpenOptionsExt, symlink};
 use std::path::{Component, Path, PathBuf};
-use std::sync::Mutex;
+use std::sync::{Mutex, MutexGuard};
 use view::View;
 
 /// The extension of the name of a tree's lock.
@@ -47,6 +49,40 @@ struct Tree {
 
 static TREE: Mutex<Option<Tree>> = Mutex::new(None);
 
+thread_local! {
+    /// Whether this thread holds the tree.
+    static HOLDS: Cell<bool> = const { Cell::new(false) };
+}
+
+/// The tree, held by this thread.
+struct Held(MutexGuard<'static, Option<Tree>>);
+
+impl Deref for Held {
+    type Target = Option<Tree>;
+
+    fn deref(&self) -> &Self::Target {
+        &self.0
+    }
+}
+
+impl DerefMut for Held {
+    fn deref_mut(&mut self) -> &mut Self::Target {
+        &mut self.0
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        HOLDS.set(false);
+    }
+}
+
+fn hold() -> Held {
+    let tree = locked(&TREE);
+    HOLDS.set(true);
+    Held(tree)
+}
+
 impl ProcessConfig {
     /// The path to which to redirect a program that asks for `path`: into the tree of this process, for everything in
     /// `/sys/class/infiniband`, `/sys/class/infiniband_verbs`, `/sys/devices/virtual/rnic`, to which links in these lead,
@@ -61,7 +97,7 @@ impl ProcessConfig {
         // A link with a slash behind it is the folder to which it leads.
         let ends_with_slash = path.as_os_str().as_encoded_bytes().ends_with(b"/");
         let _whole = hold_forks();
-        let mut tree = locked(&TREE);
+        let mut tree = hold();
         if tree.as_ref().is_none_or(|tree| tree.generation != generation()) {
             let made = Tree::make(self).inspect_err(|error| {
                 tracing::warn!(%error, "programs find no devices in /sys/class/infiniband");
@@ -88,12 +124,12 @@ impl ProcessConfig {
     #[must_use]
     pub fn refresh(&self, file: BorrowedFd<'_>, at: Option<u64>) -> bool {
         let Ok(path) = fs::read_link(format!("/proc/self/fd/{}", file.as_raw_fd())) else { return false };
-        // Whoever writes a tree reads files of the host meanwhile, which may have got the descriptor of a closed counter.
-        if !self.run_dir.as_ref().is_some_and(|run_dir| path.starts_with(trees(run_dir))) {
+        // What the holder of a tree reads itself may have got the descriptor of a counter that the program closed.
+        if HOLDS.get() {
             return false;
         }
         let _whole = hold_forks();
-        let tree = locked(&TREE);
+        let tree = hold();
         let Some(tree) = tree.as_ref().filter(|tree| tree.generation == generation()) else { return false };
         let Ok(inside) = path.strip_prefix(&tree.root) else { return false };
         if !content::is_counter(&content::by_class(inside)) {
@@ -129,16 +165,11 @@ fn inside(path: &Path) -> Option<PathBuf> {
     FOLDERS.iter().any(|folder| below.starts_with(folder)).then_some(below)
 }
 
-/// The folder of the trees of all processes.
-fn trees(run_dir: &Path) -> PathBuf {
-    run_dir.join("trees")
-}
-
 impl Tree {
     fn make(process: &ProcessConfig) -> io::Result<Self> {
         let none = || io::Error::new(ErrorKind::NotFound, "there is no run folder: RNIC_RUN_DIR is not set");
         let run_dir = process.run_dir.as_ref().ok_or_else(none)?;
-        let folder = trees(run_dir);
+        let folder = run_dir.join("trees");
         make(run_dir)?;
         make(&folder)?;
         prune(&folder)?;

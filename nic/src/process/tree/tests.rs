@@ -130,6 +130,10 @@ fn programs_find_devices_where_the_kernel_would_have_them() {
         text
     };
     assert_eq!([again(), again()], ["20000\n", ""]);
+    let held = hold();
+    assert!(!all.refresh(kept.as_fd(), None), "whoever writes the tree does not wait for itself");
+    drop(held);
+    assert!(all.refresh(kept.as_fd(), None));
     assert!(!all.refresh(io::stdin().as_fd(), None));
     // A program that opens the directory and reads files relative to it also sees current values.
     let folder = all.map_path(Path::new("/sys/class/infiniband/rnic2/ports/1/hw_counters")).expect("ours");
