@@ -220,7 +220,8 @@ impl AtomicOp {
 pub struct Bind {
     /// A key of the window: its current key, or the one it had when the bind was posted.
     pub window: u32,
-    /// The new key: the current key with any low byte, also the same: Linux rxe and mlx5 do not compare them.
+    /// The low byte of the new key, which may be the same as before; the device keeps the rest of the key and reads only this
+    /// byte (IBTA 10.6.7.2, as Linux rxe and mlx5 do).
     pub key: u32,
     /// Local key of the region to bind to.
     pub lkey: u32,
@@ -246,14 +247,6 @@ pub enum BindError {
     /// range is not entirely inside it (IBTA C10-75).
     #[error(transparent)]
     Region(#[from] AccessError),
-    /// The new key differs from the current one in more than the low byte.
-    #[error("{key:#010x} cannot be the key of memory window {window:#010x}: only the low byte may change")]
-    ForeignKey {
-        /// The current key.
-        window: u32,
-        /// The new key given.
-        key: u32,
-    },
     /// The type 2 window is already bound and must be invalidated first (IBTA o10-37.2.30).
     #[error("type 2 memory window {key:#010x} is already bound: invalidate it first")]
     Bound {
@@ -310,7 +303,6 @@ impl BindError {
         match self {
             Self::Region(access) => access.vendor_code(),
             Self::NoWindow { .. } => VendorError::NoWindow.code(),
-            Self::ForeignKey { .. } => VendorError::ForeignKey.code(),
             Self::Bound { .. } => VendorError::Bound.code(),
             Self::Empty { .. } => VendorError::Empty.code(),
             Self::ZeroBasedWindow { .. } => VendorError::ZeroBasedWindow.code(),

@@ -69,6 +69,12 @@ pub(crate) trait Object: Sized {
     /// The open device that it belongs to.
     fn device(&self) -> Option<Device>;
 
+    /// The `handle` that the program got in the structure, and the one that is there now. A kernel destroys what the handle
+    /// says.
+    fn handles(&self) -> (u32, u32) {
+        (0, 0)
+    }
+
     /// The pointer that programs hold.
     fn as_c(&self) -> *mut Self::C {
         ptr::from_ref(self).cast_mut().wrapping_byte_add(Self::OFFSET).cast()
@@ -150,7 +156,15 @@ impl<T: Object> Arg for Owned<T> {
         if raw.is_null() {
             return Err(null::<T::C>());
         }
-        NonNull::new(raw.wrapping_byte_sub(T::OFFSET).cast()).map(Self).ok_or(Errno::INVALID)
+        let object = NonNull::new(raw.wrapping_byte_sub(T::OFFSET).cast::<T>()).ok_or(Errno::INVALID)?;
+        // SAFETY: guaranteed by the caller.
+        match unsafe { object.as_ref() }.handles() {
+            (given, found) if given != found => Err(Errno::NOT_FOUND.because(format_args!(
+                "the handle in {} is {found}, and the object has {given}",
+                type_name::<T::C>()
+            ))),
+            _ => Ok(Self(object)),
+        }
     }
 
     unsafe fn subject(raw: Self::Raw) -> Option<String> {

@@ -19,6 +19,7 @@ pub(crate) const MAX_BYTES: u64 = 1 << 20;
 #[repr(C)]
 pub(crate) struct Dm {
     c: UnsafeCell<ibv_dm>,
+    handle: u32,
     memory: Arc<Block>,
     /// Whether this is another handle for imported memory.
     imported: bool,
@@ -30,6 +31,11 @@ impl Object for Dm {
     fn device(&self) -> Option<rnic::Device> {
         // SAFETY: the field never changes.
         crate::context::device_of(unsafe { (*self.c.get()).context })
+    }
+
+    fn handles(&self) -> (u32, u32) {
+        // SAFETY: the program does not change the structure during a call.
+        (self.handle, unsafe { (*self.c.get()).handle })
     }
 }
 
@@ -65,7 +71,7 @@ impl Block {
 fn new(context: &Context, memory: Arc<Block>, handle: u32, imported: bool) -> Box<Dm> {
     let (to, from) = (Some(to_dm as _), Some(from_dm as _));
     let c = ibv_dm { context: context.as_c(), memcpy_to_dm: to, memcpy_from_dm: from, comp_mask: 0, handle };
-    Box::new(Dm { c: UnsafeCell::new(c), memory, imported })
+    Box::new(Dm { c: UnsafeCell::new(c), handle, memory, imported })
 }
 
 /// Imports the memory with this handle into another context.
@@ -92,11 +98,7 @@ verbs! {
         let words = attr.length.div_ceil(size_of::<u64>());
         let words = (0..words).map(|_| UnsafeCell::new(0)).collect();
         let memory = Arc::new(Block { words, length: attr.length as u64 });
-        let dm = new(context, memory, handles::next(), false);
-        Ok(handles::give(dm, |dm| {
-            // SAFETY: the handle never changes.
-            unsafe { (*dm.c.get()).handle }
-        }))
+        Ok(handles::give(new(context, memory, handles::next(), false)))
     }
 
     fn free_dm(dm: Owned<Dm>) -> () {
@@ -107,8 +109,7 @@ verbs! {
         if Arc::strong_count(&dm.memory) > 1 {
             return Err(Errno::BUSY.because("memory regions are left in the device memory"));
         }
-        // SAFETY: the handle never changes.
-        handles::forget(unsafe { (*dm.c.get()).handle });
+        handles::forget(&*dm);
         dm.free();
         Ok(())
     }
@@ -139,9 +140,6 @@ verbs! {
             return Err(Errno::INVALID.because("a region in device memory needs IBV_ACCESS_ZERO_BASED"));
         }
         let memory = dm.memory.part(offset, length)?;
-        if length == 0 {
-            return Mr::empty(pd);
-        }
         let inner = pd.inner.get()?.register_memory(memory, None, access)?;
         Mr::of_memory(inner, pd, std::ptr::null_mut(), length)
     }

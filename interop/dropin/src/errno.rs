@@ -10,6 +10,7 @@ pub(crate) struct Errno(pub(crate) c_int);
 
 impl Errno {
     pub(crate) const INVALID: Self = Self(libc::EINVAL);
+    pub(crate) const NOT_FOUND: Self = Self(libc::ENOENT);
     pub(crate) const BUSY: Self = Self(libc::EBUSY);
     pub(crate) const NO_MEMORY: Self = Self(libc::ENOMEM);
     pub(crate) const UNSUPPORTED: Self = Self(libc::EOPNOTSUPP);

@@ -30,9 +30,9 @@ pub(crate) fn next() -> u32 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-/// Gives an object to the program; other contexts can import it by `handle` from now on.
-pub(crate) fn give<T: Handled>(object: Box<T>, handle: impl FnOnce(&T) -> u32) -> Handle<T::C> {
-    let number = handle(&object);
+/// Gives an object to the program; other contexts can import it by its handle from now on.
+pub(crate) fn give<T: Handled>(object: Box<T>) -> Handle<T::C> {
+    let (number, _) = object.handles();
     let given = object.give();
     let _whole = hold_forks();
     locked(&ALL).insert(number, (T::KIND, given.0 as usize));
@@ -40,7 +40,8 @@ pub(crate) fn give<T: Handled>(object: Box<T>, handle: impl FnOnce(&T) -> u32) -
 }
 
 /// Forgets an object that is about to be destroyed.
-pub(crate) fn forget(handle: u32) {
+pub(crate) fn forget<T: Handled>(object: &T) {
+    let (handle, _) = object.handles();
     let _whole = hold_forks();
     locked(&ALL).remove(&handle);
 }

@@ -7,7 +7,7 @@ use crate::handles::{self, Handled, Kind};
 use crate::pd::Pd;
 use crate::post::sge;
 use crate::slot::Slot;
-use rnic::{Access, Advice, MemoryRegion, MemoryWindow, MwType, NullRegion, Rereg, UserMemory};
+use rnic::{Access, Advice, MemoryRegion, NullRegion, Rereg, UserMemory};
 use std::cell::UnsafeCell;
 use std::ffi::{c_int, c_uint, c_void};
 
@@ -15,6 +15,7 @@ use std::ffi::{c_int, c_uint, c_void};
 #[repr(C)]
 pub(crate) struct Mr {
     pub(crate) c: UnsafeCell<ibv_mr>,
+    handle: u32,
     inner: Slot<Region>,
 }
 
@@ -27,8 +28,6 @@ enum Region {
     Memory(MemoryRegion),
     /// No memory: reads return zeros, and writes are discarded.
     Null(#[expect(dead_code, reason = "kept until the region goes")] NullRegion),
-    /// No bytes: the key belongs to a window that is never bound, so every access is refused.
-    Empty(MemoryWindow),
     /// Another handle for an imported region.
     Imported,
 }
@@ -39,6 +38,11 @@ impl Object for Mr {
     fn device(&self) -> Option<rnic::Device> {
         // SAFETY: the field never changes.
         crate::context::device_of(unsafe { (*self.c.get()).context })
+    }
+
+    fn handles(&self) -> (u32, u32) {
+        // SAFETY: the program does not change the structure during a call.
+        (self.handle, unsafe { (*self.c.get()).handle })
     }
 }
 
@@ -58,13 +62,6 @@ impl Mr {
         Self::give_as(Region::Memory(inner), pd, addr, length, (lkey, rkey))
     }
 
-    /// Creates a region of no bytes.
-    pub(crate) fn empty(pd: &Pd) -> Result<Handle<ibv_mr>, Errno> {
-        let inner = pd.inner.get()?.alloc_mw(MwType::Type1)?;
-        let key = inner.rkey();
-        Self::give_as(Region::Empty(inner), pd, std::ptr::null_mut(), 0, (key, key))
-    }
-
     fn give_as(
         inner: Region,
         pd: &Pd,
@@ -74,11 +71,11 @@ impl Mr {
     ) -> Result<Handle<ibv_mr>, Errno> {
         let (context, pd) = (pd.context()?.as_c(), pd.as_c());
         let c = ibv_mr { context, pd, addr, length, handle: handles::next(), lkey, rkey };
-        Ok(handles::give(Box::new(Self { c: UnsafeCell::new(c), inner: Slot::new(inner) }), Self::handle))
+        Ok(handles::give(Self::new(c, inner)))
     }
 
-    fn handle(&self) -> u32 {
-        self.structure().handle
+    fn new(c: ibv_mr, inner: Region) -> Box<Self> {
+        Box::new(Self { c: UnsafeCell::new(c), handle: c.handle, inner: Slot::new(inner) })
     }
 
     fn structure(&self) -> ibv_mr {
@@ -98,7 +95,7 @@ pub(crate) fn import(pd: &Pd, handle: u32) -> Result<Handle<ibv_mr>, Errno> {
     let (context, pd) = (pd.context()?.as_c(), pd.as_c());
     // Programs know only the handle and the keys of the region.
     let c = ibv_mr { context, pd, addr: std::ptr::null_mut(), length: 0, ..of };
-    Ok(Box::new(Mr { c: UnsafeCell::new(c), inner: Slot::new(Region::Imported) }).give())
+    Ok(Mr::new(c, Region::Imported).give())
 }
 
 /// Rights that a device may ignore: they are hints (`IBV_ACCESS_OPTIONAL_RANGE`).
@@ -116,6 +113,10 @@ pub(crate) fn memory(addr: *mut c_void, length: usize, access: Access) -> Result
     if addr == 0 && length == usize::MAX && access.contains(Access::ON_DEMAND) {
         // SAFETY: the program registers its whole address space, and takes responsibility for accesses to it.
         return Ok(unsafe { UserMemory::whole_address_space() });
+    }
+    // As the kernel, which pins whole pages and refuses to pin none.
+    if length == 0 && addr.is_multiple_of(page_size()) {
+        return Err(Errno::INVALID.because(format_args!("no bytes at the beginning of a page ({addr:#x})")));
     }
     if length > 0 && !access.contains(Access::ON_DEMAND) {
         page_in(addr, length, access)?;
@@ -246,11 +247,10 @@ verbs! {
     fn ibv_dereg_mr(mr: Owned<Mr>) -> () {
         mr.inner.destroy(|region| match region {
             Region::Memory(region) => region.deregister_in_place(),
-            Region::Empty(window) => window.dealloc_in_place(),
             // Nothing can keep these in use: they are dropped with the structure.
             Region::Null(_) | Region::Imported => Ok(()),
         })?;
-        handles::forget(mr.handle());
+        handles::forget(&*mr);
         mr.free();
         Ok(())
     }

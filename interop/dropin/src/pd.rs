@@ -17,6 +17,7 @@ pub(crate) struct Pd {
     c: UnsafeCell<ibv_pd>,
     pub(crate) inner: Slot<ProtectionDomain>,
     pub(crate) hub: Arc<Hub>,
+    handle: u32,
     context: *mut ibv_context,
     /// The number of pointers that the program has to the domain, including pointers that it imported.
     pointers: Arc<()>,
@@ -36,6 +37,11 @@ impl Object for Pd {
     fn device(&self) -> Option<rnic::Device> {
         Some(self.hub.device.clone())
     }
+
+    fn handles(&self) -> (u32, u32) {
+        // SAFETY: the program does not change the structure during a call.
+        (self.handle, unsafe { (*self.c.get()).handle })
+    }
 }
 
 impl Handled for Pd {
@@ -46,7 +52,7 @@ impl Pd {
     fn new(inner: ProtectionDomain, context: &Context, handle: u32, pointers: Arc<()>) -> Box<Self> {
         let c = UnsafeCell::new(ibv_pd { context: context.as_c(), handle });
         let (hub, context) = (Arc::clone(&context.hub), context.as_c());
-        Box::new(Self { c, inner: Slot::new(inner), hub, context, pointers, parent: None })
+        Box::new(Self { c, inner: Slot::new(inner), hub, handle, context, pointers, parent: None })
     }
 
     /// Creates a parent domain: objects made in it are made in `pd`.
@@ -55,11 +61,6 @@ impl Pd {
         let mut made = Self::new(inner, context, handles::next(), Arc::new(()));
         made.parent = Some(parent);
         Ok(made)
-    }
-
-    pub(crate) fn handle(&self) -> u32 {
-        // SAFETY: the handle never changes.
-        unsafe { (*self.c.get()).handle }
     }
 
     /// The context of the domain.
@@ -72,7 +73,7 @@ impl Pd {
 verbs! {
     fn ibv_alloc_pd(context: &Context) -> Handle<ibv_pd> {
         let inner = context.hub.device.alloc_pd()?;
-        Ok(handles::give(Pd::new(inner, context, handles::next(), Arc::new(())), Pd::handle))
+        Ok(handles::give(Pd::new(inner, context, handles::next(), Arc::new(()))))
     }
 
     fn ibv_dealloc_pd(pd: Owned<Pd>) -> () {
@@ -80,7 +81,7 @@ verbs! {
         if pd.parent.is_none() && Arc::strong_count(&pd.pointers) == 1 {
             pd.inner.destroy(ProtectionDomain::destroy_in_place)?;
         }
-        handles::forget(pd.handle());
+        handles::forget(&*pd);
         pd.free();
         Ok(())
     }

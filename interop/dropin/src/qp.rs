@@ -49,6 +49,12 @@ impl Object for Qp {
     fn device(&self) -> Option<rnic::Device> {
         Some(self.hub.device.clone())
     }
+
+    fn handles(&self) -> (u32, u32) {
+        // SAFETY: the program does not change the structure during a call.
+        let now = unsafe { (*self.c.get()).qp_base.handle };
+        (self.inner.get().map_or(now, |inner| inner.qpn().value()), now)
+    }
 }
 
 /// The objects that a queue pair is made of, as the program names them.

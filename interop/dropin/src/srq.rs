@@ -29,6 +29,11 @@ impl Object for Srq {
     fn device(&self) -> Option<rnic::Device> {
         Some(self.hub.device.clone())
     }
+
+    fn handles(&self) -> (u32, u32) {
+        // SAFETY: the program does not change the structure during a call.
+        (0, unsafe { (*self.c.get()).handle })
+    }
 }
 
 impl Srq {

@@ -24,6 +24,11 @@ impl Object for Mw {
         // SAFETY: the field never changes.
         crate::context::device_of(unsafe { (*self.c.get()).context })
     }
+
+    fn handles(&self) -> (u32, u32) {
+        // SAFETY: the program does not change the structure during a call.
+        (0, unsafe { (*self.c.get()).handle })
+    }
 }
 
 verbs! {

@@ -57,8 +57,6 @@ vendor_errors! {
     Unbound = 10, "WINDOW_NOT_BOUND";
     /// Bind: the key names no memory window of the protection domain.
     NoWindow = 32, "BIND_NO_WINDOW";
-    /// Bind: the new key differs from the present one in more than the low byte.
-    ForeignKey = 34, "BIND_FOREIGN_KEY";
     /// Bind: a memory window of type 2 is bound already.
     Bound = 35, "BIND_ALREADY_BOUND";
     /// Bind: a memory window of type 2 was to be bound to no bytes.

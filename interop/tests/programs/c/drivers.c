@@ -206,6 +206,31 @@ static void arming(struct ibv_pd *pd, struct ibv_mr *mr, const union ibv_gid *gi
 	check(ibv_destroy_comp_channel(channel) == 0, "the channel");
 }
 
+/* Of the key of a bind, the device reads the low byte: the rest stays as it is. */
+static void window_keys(struct ibv_pd *pd, struct ibv_cq *cq) {
+	static char bytes[64];
+	struct ibv_mr *mr = ibv_reg_mr(pd, bytes, sizeof bytes,
+		IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_MW_BIND);
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
+	check(mr && mw && a && b, "a window and queue pairs");
+	connect_to(a, b->qp_num);
+	connect_to(b, a->qp_num);
+	uint32_t key = (mw->rkey & ~0xffu) | 0x5a;
+	struct ibv_send_wr *bad, bind = {.opcode = IBV_WR_BIND_MW, .send_flags = IBV_SEND_SIGNALED};
+	bind.bind_mw.mw = mw;
+	bind.bind_mw.rkey = ~key ^ 0xff;
+	bind.bind_mw.bind_info = (struct ibv_mw_bind_info){mr, (uintptr_t)bytes, sizeof bytes, IBV_ACCESS_REMOTE_WRITE};
+	check(ibv_post_send(b, &bind, &bad) == 0 && poll_one(cq).status == IBV_WC_SUCCESS, "a bind");
+	struct ibv_mr remote = *mr;
+	remote.rkey = key;
+	check(post_write(a, mr, &remote, 8) == 0 && poll_one(cq).status == IBV_WC_SUCCESS, "a WRITE with the key");
+	remote.rkey = bind.bind_mw.rkey;
+	check(post_write(a, mr, &remote, 8) == 0 && poll_one(cq).status == IBV_WC_REM_ACCESS_ERR, "with the key as posted");
+	check(ibv_destroy_qp(a) == 0 && ibv_destroy_qp(b) == 0, "the queue pairs");
+	check(ibv_dealloc_mw(mw) == 0 && ibv_dereg_mr(mr) == 0, "the window and the region");
+}
+
 int main(void) {
 	struct ibv_context *context = open_first();
 	struct ibv_pd *pd = ibv_alloc_pd(context);
@@ -217,6 +242,7 @@ int main(void) {
 	datagrams(pd, cq, mr, &gid);
 	reliable(pd, cq, mr);
 	arming(pd, mr, &gid);
+	window_keys(pd, cq);
 	printf("%d failures\n", failures);
 	return failures != 0;
 }

@@ -264,6 +264,62 @@ static void order(struct ibv_context *context) {
 	REFUSED(ibv_destroy_comp_channel(channel), 0);
 }
 
+/* An object whose structure has another handle than verbs gave it is not destroyed. */
+#define KEEPS(object, destroy)                                                                     \
+	do {                                                                                       \
+		(object)->handle ^= 0x5a;                                                          \
+		REFUSED(destroy, ENOENT);                                                          \
+		(object)->handle ^= 0x5a;                                                          \
+		REFUSED(destroy, 0);                                                               \
+	} while (0)
+
+static void handles(struct ibv_context *context) {
+	static char buffer[4096];
+	struct ibv_pd *pd = ibv_alloc_pd(context);
+	struct ibv_cq *cq = ibv_create_cq(context, 16, NULL, NULL, 0);
+	struct ibv_mr *mr = ibv_reg_mr(pd, buffer, sizeof buffer, IBV_ACCESS_LOCAL_WRITE);
+	struct ibv_mw *mw = ibv_alloc_mw(pd, IBV_MW_TYPE_2);
+	struct ibv_srq_init_attr init = {.attr = {.max_wr = 4, .max_sge = 1}};
+	struct ibv_srq *srq = ibv_create_srq(pd, &init);
+	struct ibv_qp *qp = create_rc(pd, cq);
+	struct ibv_ah_attr way = {.is_global = 1, .port_num = 1, .grh.hop_limit = 1};
+	check(ibv_query_gid(context, 1, 0, &way.grh.dgid) == 0, "the GID");
+	struct ibv_ah *ah = ibv_create_ah(pd, &way);
+	struct ibv_alloc_dm_attr size = {.length = 64};
+	struct ibv_dm *dm = ibv_alloc_dm(context, &size);
+	check(pd && cq && mr && mw && srq && qp && ah && dm, "objects");
+	KEEPS(ah, ibv_destroy_ah(ah));
+	KEEPS(qp, ibv_destroy_qp(qp));
+	KEEPS(srq, ibv_destroy_srq(srq));
+	KEEPS(mw, ibv_dealloc_mw(mw));
+	KEEPS(mr, ibv_dereg_mr(mr));
+	KEEPS(dm, ibv_free_dm(dm));
+	KEEPS(cq, ibv_destroy_cq(cq));
+	KEEPS(pd, ibv_dealloc_pd(pd));
+}
+
+/* The kernel pins the pages that a region touches, and refuses a region that touches none. A region of no bytes inside a page is
+ * good for operations without data. */
+static void no_bytes(struct ibv_pd *pd, struct ibv_cq *cq) {
+	static char buffer[8192] __attribute__((aligned(4096)));
+	int rights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE;
+	NONE(ibv_reg_mr(pd, buffer, 0, rights), EINVAL);
+	NONE(ibv_reg_mr(pd, NULL, 0, rights), EINVAL);
+	NONE(ibv_reg_mr(pd, buffer + 10, 0, IBV_ACCESS_REMOTE_WRITE), EINVAL);
+	struct ibv_mr *mr = ibv_reg_mr(pd, buffer + 10, 0, rights);
+	check(mr && mr->addr == buffer + 10 && mr->length == 0, "a region of no bytes");
+	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
+	connect_to(a, b->qp_num);
+	connect_to(b, a->qp_num);
+	REFUSED(post_write(a, mr, mr, 0), 0);
+	check(wait_for(cq) == IBV_WC_SUCCESS, "a WRITE of nothing");
+	REFUSED(post_write(a, mr, mr, 1), 0);
+	check(wait_for(cq) == IBV_WC_LOC_PROT_ERR, "a WRITE of a byte that it has not");
+	REFUSED(ibv_destroy_qp(a), 0);
+	REFUSED(ibv_destroy_qp(b), 0);
+	REFUSED(ibv_dereg_mr(mr), 0);
+}
+
 int main(void) {
 	static char buffer[4096];
 	struct ibv_context *context = open_first();
@@ -280,6 +336,8 @@ int main(void) {
 	wide(pd, cq);
 	calls(context, pd, cq);
 	order(context);
+	handles(context);
+	no_bytes(pd, cq);
 	/* After all this, the device still works. */
 	struct ibv_qp *a = create_rc(pd, cq), *b = create_rc(pd, cq);
 	connect_to(a, b->qp_num);

@@ -17,9 +17,6 @@ pub(super) const REMOTE_CHANGE: Access = Access::REMOTE_WRITE.union(Access::REMO
 /// Why memory cannot be registered, or a region cannot be changed or deregistered. The table is unchanged then.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Error)]
 pub enum RegisterError {
-    /// A region needs at least one byte, as with the kernel.
-    #[error("a memory region needs a length of at least 1")]
-    Empty,
     /// The end of the region is not a valid address.
     #[error("{len} bytes at {addr:#x} reach beyond the address space")]
     Overflow {
@@ -135,9 +132,6 @@ impl Region {
         let zero_based = access.contains(Access::ZERO_BASED);
         let va = va.unwrap_or(if zero_based { 0 } else { memory.addr() as u64 });
         let len = memory.len();
-        if len == 0 {
-            return Err(RegisterError::Empty);
-        }
         // The process has as many addresses as its processor has; work requests and peers have 64 bits of them.
         for (start, last) in [(memory.addr() as u64, usize::MAX as u64), (va, u64::MAX)] {
             if start.checked_add(len).is_none_or(|end| end > last) {
@@ -184,7 +178,7 @@ impl Region {
         self.memory.addr()
     }
 
-    /// Length in bytes, at least 1.
+    /// Length in bytes. A region of 0 bytes serves operations without data.
     #[must_use]
     #[expect(clippy::len_without_is_empty, reason = "a region is never empty")]
     pub fn len(&self) -> u64 {

@@ -146,11 +146,12 @@ fn what_cannot_become_of_a_region_leaves_it_as_it_is() {
     let (memory, key) = buffer(&mut t, 64, ALL);
     let remote = Access::REMOTE_WRITE;
     let nothing = Change::default();
-    let empty = Change { memory: Some(somewhere(0)), pd: Some(OTHER_PD), ..Change::default() };
+    let (memory_at_end, va) = (Some(somewhere(1)), Some(u64::MAX));
+    let beyond = Change { memory: memory_at_end, va, pd: Some(OTHER_PD), ..Change::default() };
     let rights = Change { access: Some(remote), pd: Some(OTHER_PD), ..Change::default() };
     for (change, error) in [
         (nothing, RegisterError::NothingToChange),
-        (empty, RegisterError::Empty),
+        (beyond, RegisterError::Overflow { addr: u64::MAX, len: 1 }),
         (rights, RegisterError::NeedsLocalWrite { remote }),
     ] {
         assert_eq!(t.reregister(key, change).map(drop), Err(error));
