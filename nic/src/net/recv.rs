@@ -69,6 +69,12 @@ impl RecvBatch {
         parts.take(self.filled).map(|(slot, part)| describe(slot, part, self.dst))
     }
 
+    /// The bytes of all datagrams.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.slots.iter().take(self.filled).map(|slot| slot.len).sum()
+    }
+
     /// The number of datagrams that the kernel dropped on this socket between the previous batch and this one,
     /// because the receive buffer was full or a checksum wrong.
     #[must_use]

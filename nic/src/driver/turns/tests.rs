@@ -30,6 +30,26 @@ fn truncated(device: &Device) -> u64 {
     device.counters().port.dropped(DropReason::Truncated)
 }
 
+/// The peer of a stream has its acknowledgements before the turn has received all that is in flight; small datagrams are received
+/// together.
+#[test]
+fn a_turn_sends_after_half_a_window_of_bytes() -> Result<()> {
+    let (_device, port) = device()?;
+    let from = std::net::UdpSocket::bind((Ipv4Addr::LOCALHOST, 0)).expect("a socket");
+    let at = port.address;
+    for (len, wanted) in [(60_000, [1, 3, 1]), (100, [1, 4, 0])] {
+        let counts = port.with_driven(|driven| {
+            while driven.receive(crate::clock::now()) > 0 {}
+            for _ in 0..5 {
+                assert_eq!(from.send_to(&vec![0; len], (at, 4791)).expect("sent"), len);
+            }
+            [(); 3].map(|()| driven.receive(crate::clock::now()))
+        });
+        assert_eq!(counts, wanted, "{len} bytes");
+    }
+    Ok(())
+}
+
 /// A datagram that does not fit the buffer is counted as such, and nothing else is made of it. Without what was cut
 /// off it looks like damage, or, with a length and a checksum made for it, like a packet.
 #[test]
