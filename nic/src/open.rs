@@ -58,7 +58,8 @@ pub struct DeviceConfig {
     /// Bytes of receive buffer to ask the kernel for.
     #[serde(deserialize_with = "size")]
     pub recv_buffer: Option<usize>,
-    /// The maximum amount in flight to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds.
+    /// The maximum amount in flight to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds, and to
+    /// a peer on the same host for an eighth of what the host grants, if that is more and until something is lost.
     #[serde(deserialize_with = "size")]
     pub peer_window: Option<u32>,
     /// The rate at which unacknowledged packets (UC and UD) leave for one receiver once a burst has filled its socket
@@ -248,6 +249,7 @@ impl DeviceConfig {
             share: at.share,
             seed: None,
             peer_window: self.peer_window,
+            host_buffer: (!link.emulates()).then_some(granted),
             least_timeout: LEAST_TIMEOUT,
             paces: paces(self.unacked_rate),
             pkeys,

@@ -413,6 +413,12 @@ impl QueuePair {
         self.requester.recovering && !self.requester.in_flight()
     }
 
+    /// Whether packets are sent again because some were lost, not because the peer was not ready.
+    #[must_use]
+    pub fn repairs_loss(&self) -> bool {
+        self.requester.flight.lost() > 0 || self.requester.recovering && self.requester.rnr_since.is_none()
+    }
+
     /// PSNs in flight that count as lost and are sent again next. They need no room beyond what they took at first. Where
     /// go-back-N begins, it is the oldest one; with selective repeat it may be several.
     #[must_use]

@@ -123,6 +123,7 @@ fn what_the_host_does_and_what_tests_do_add_up() {
         share: None,
         seed: Some(1),
         peer_window: None,
+        host_buffer: None,
         least_timeout: 0,
         paces: rnic::cc::Paces::same(None),
         pkeys: Default::default(),

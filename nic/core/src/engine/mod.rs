@@ -111,8 +111,12 @@ pub struct EngineConfig {
     pub share: Option<Share>,
     /// Seed of keys and queue pair numbers in a simulation; `None` makes them unpredictable.
     pub seed: Option<u64>,
-    /// Bytes of socket buffer that may be in flight to one peer; `None` for the size of a stock buffer.
+    /// Bytes of socket buffer that may be in flight to one peer; `None` for a share of `host_buffer` to a peer on the same
+    /// host, and for the size of a stock buffer to others.
     pub peer_window: Option<u32>,
+    /// Bytes of the socket buffer that the host grants to a port that is the only queue on the way to it; `None` if another
+    /// queue is in front, or its size is unknown.
+    pub host_buffer: Option<u32>,
     /// The shortest acknowledgement timeout of its queue pairs, as a value of the attribute `timeout`; 0 for any.
     pub least_timeout: u8,
     /// Pace of unacknowledged packets to one receiver.
@@ -232,7 +236,7 @@ impl Engine {
             live: 0,
             host: PortObjects::new(regions, SrqTable::new(numbers())),
             life: Life::default(),
-            peers: Peers::new(config.peer_window),
+            peers: Peers::new(config.address, config.peer_window, config.host_buffer),
             partners: Partners::new(
                 PartnerSetup { features: features(&config), ..config.partner.clone() },
                 secret.unwrap_or_else(|| [(); 3].map(|()| platform::random())),

@@ -1,5 +1,6 @@
 //! The peers of a port, and what is in flight to each.
 
+use super::drains::is_same_host;
 use super::partner::{Greeting, Partner};
 use super::path::Departure;
 use super::schedule::{Alarm, Places};
@@ -51,17 +52,30 @@ impl Peer {
 }
 
 /// The peers to which queue pairs are connected.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Peers {
     by_slot: HashMap<(IpAddr, u8), usize>,
     table: slab::Slab<Peer>,
+    /// Bytes of charge that may be in flight to each peer, if that was set.
     window: Option<u32>,
+    /// The address of the port.
+    local: IpAddr,
+    /// The socket buffer that the host grants, if its peers have one like it.
+    host_buffer: Option<u32>,
 }
 
 impl Peers {
-    /// `window`: bytes of charge that may be in flight to each peer; `None` for the size of a stock socket buffer.
-    pub(crate) fn new(window: Option<u32>) -> Self {
-        Self { window, ..Self::default() }
+    pub(crate) fn new(local: IpAddr, window: Option<u32>, host_buffer: Option<u32>) -> Self {
+        Self { by_slot: HashMap::new(), table: slab::Slab::new(), window, local, host_buffer }
+    }
+
+    /// The window of a peer at `address`.
+    fn window(&self, address: IpAddr) -> PeerWindow {
+        match (self.window, self.host_buffer) {
+            (Some(bytes), _) => PeerWindow::new(bytes),
+            (None, Some(buffer)) if is_same_host(self.local, address) => PeerWindow::on_host(buffer),
+            (None, _) => PeerWindow::default(),
+        }
     }
 
     /// Adds a queue pair to the users of the peer that has the queue pairs of `slot` at `address`.
@@ -73,13 +87,13 @@ impl Peers {
 
     /// The peer that has the queue pairs of `slot` at `address`; it is created if necessary.
     pub(crate) fn meet(&mut self, address: IpAddr, slot: u8) -> usize {
+        let window = self.window(address);
         let table = &mut self.table;
-        let window = self.window;
         *self.by_slot.entry((address, slot)).or_insert_with(|| {
             table.insert(Peer {
                 address,
                 slot,
-                window: window.map_or_else(PeerWindow::default, PeerWindow::new),
+                window,
                 watch: Alarm::default(),
                 partner: None,
                 greeting: Greeting::default(),
@@ -368,7 +382,7 @@ mod tests {
 
     #[test]
     fn peers_are_shared_and_forgotten() {
-        let mut peers = Peers::new(None);
+        let mut peers = Peers::new(IpAddr::from([10, 0, 0, 3]), None, None);
         let a = peers.join(IpAddr::from([10, 0, 0, 1]), 1);
         assert_eq!(peers.join(IpAddr::from([10, 0, 0, 1]), 1), a);
         let b = peers.join(IpAddr::from([10, 0, 0, 2]), 1);

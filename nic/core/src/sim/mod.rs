@@ -68,6 +68,8 @@ pub struct DeviceSetup {
     pub seed: Option<u64>,
     /// As `peer_window` of `rnic::DeviceConfig`.
     pub peer_window: Option<u32>,
+    /// Bytes of socket buffer that the host would grant: the window to peers on the same host follows from them.
+    pub host_buffer: Option<u32>,
     /// Its behaviour towards rnic peers. A foreign one does not identify itself as rnic.
     pub partner: PartnerSetup,
     /// Congestion control, and the rate of the port.
@@ -89,6 +91,7 @@ impl Default for DeviceSetup {
             slot: 0,
             seed: None,
             peer_window: None,
+            host_buffer: None,
             partner: PartnerSetup::default(),
             rate: RateConfig::default(),
             link: LinkConfig::default(),
@@ -225,6 +228,7 @@ impl Net {
             share: None,
             seed: Some(seed),
             peer_window: setup.peer_window,
+            host_buffer: setup.host_buffer,
             least_timeout: 0,
             paces: paces(sites.unacked_rate()),
             pkeys,

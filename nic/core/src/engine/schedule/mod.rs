@@ -113,6 +113,9 @@ impl Engine {
                 QpState::Err | QpState::Reset => entry.flights.clear(),
                 _ => entry.flights.arrive(entry.qp.unacked_psn(), entry.qp.next_psn(), entry.qp.landed()),
             };
+            if entry.qp.repairs_loss() {
+                self.peers.get_mut(peer).window.note_loss();
+            }
             if freed > 0 {
                 self.peers.get_mut(peer).window.give_back(freed);
                 self.places.open(Gate::Window(peer));

@@ -125,6 +125,41 @@ fn no_more_is_in_flight_than_the_window_holds() -> Result<()> {
     Ok(())
 }
 
+/// The buffer of a peer on the same host is known, but not who else sends to it.
+#[test]
+fn a_peer_on_the_same_host_has_a_larger_window_until_something_is_lost() -> Result<()> {
+    let in_flight = |from: [u8; 4], host_buffer, fault: Option<&str>| -> Result<usize> {
+        let net = Net::new();
+        net.set_latency(Duration::from_millis(1));
+        let setup = |address: [u8; 4]| DeviceSetup {
+            address: Some(address.into()),
+            host_buffer,
+            ..DeviceSetup::default()
+        };
+        let (a, b) = (net.device_with(&setup(from))?, net.device_with(&setup([127, 0, 0, 1]))?);
+        if let Some(rule) = fault {
+            a.add_fault(rule)?;
+        }
+        let pair = RcEnd::pair(&a, &b)?;
+        let _memory_1 = write(&pair, 4096)?;
+        done(&pair.0)?;
+        let log = Log::of(&a);
+        let _memory_2 = write(&pair, 2 << 20)?;
+        net.run_for(Duration::from_micros(1900));
+        let count = log.all().len();
+        done(&pair.0)?;
+        Ok(count)
+    };
+    let granted = Some(8 << 20);
+    let (stock, large) = (80..=100, 240..=260);
+    let lost_at_first = Some("tx data nth=1 drop");
+    assert!(large.contains(&in_flight([127, 0, 0, 2], granted, None)?));
+    assert!(stock.contains(&in_flight([127, 0, 0, 2], granted, lost_at_first)?), "after a loss");
+    assert!(stock.contains(&in_flight([127, 0, 0, 2], None, None)?), "of unknown size");
+    assert!(stock.contains(&in_flight([10, 0, 0, 9], granted, None)?), "on another host");
+    Ok(())
+}
+
 /// Whether sends of each queue pair may wait for the next turn.
 fn may_wait(device: &Device) -> Vec<bool> {
     let each = |engine: &Engine| {

@@ -16,6 +16,7 @@ fn engine_with(seed: Option<u64>) -> Engine {
         share: None,
         seed,
         peer_window: None,
+        host_buffer: None,
         least_timeout: 0,
         paces: cc::Paces::same(None),
         pkeys: Default::default(),
