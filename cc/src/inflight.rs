@@ -81,7 +81,7 @@ impl PeerWindow {
         Self { limit, used: 0, after_loss: limit }
     }
 
-    /// A window towards a peer on the same host, where sockets are granted `buffer` bytes: an eighth of them, so that seven
+    /// A window towards a peer on the same host, where sockets are granted `buffer` bytes: a seventh of them, so that six
     /// such peers fit beside what no window limits, or the default if that is more. How many peers a receiver has is
     /// not known here, so the default applies once something was lost.
     ///
@@ -89,13 +89,19 @@ impl PeerWindow {
     /// half of a window before the other half has left; twice as much adds nothing.
     #[must_use]
     pub const fn on_host(buffer: u32) -> Self {
-        let share = buffer / 8;
+        let share = buffer / 7;
         Self { limit: if share > STOCK { share } else { STOCK }, used: 0, after_loss: STOCK }
     }
 
     /// Records that a packet to the peer, or from it, was lost.
     pub const fn note_loss(&mut self) {
         self.limit = self.after_loss;
+    }
+
+    /// Whether it is larger than a stock buffer allows, as long as nothing is lost.
+    #[must_use]
+    pub const fn is_wide(&self) -> bool {
+        self.limit > self.after_loss
     }
 
     /// The most that may be in flight, in bytes of charge.
@@ -192,10 +198,11 @@ mod tests {
     #[test]
     fn a_window_on_the_same_host_is_a_share_of_the_buffer_until_a_loss() {
         let mut window = PeerWindow::on_host(8 << 20);
-        assert_eq!(window.limit(), 1 << 20);
+        assert_eq!((window.limit(), window.is_wide()), ((8 << 20) / 7, true));
         window.take(900_000);
         window.note_loss();
         assert_eq!((window.limit(), window.used()), (PeerWindow::default().limit(), 900_000));
+        assert!(!window.is_wide());
         assert_eq!(window.packets(4171), 0, "nothing more leaves until half of it has arrived");
         assert_eq!(PeerWindow::on_host(STOCK_RECEIVE_BUFFER), PeerWindow::default());
         let mut set = PeerWindow::new(1 << 20);

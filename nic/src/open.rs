@@ -59,7 +59,7 @@ pub struct DeviceConfig {
     #[serde(deserialize_with = "size")]
     pub recv_buffer: Option<usize>,
     /// The maximum amount in flight to one peer, in bytes of its socket buffer. `None` for what a stock buffer holds, and to
-    /// a peer on the same host for an eighth of what the host grants, if that is more and until something is lost.
+    /// a peer on the same host for a seventh of what the host grants, if that is more and until something is lost.
     #[serde(deserialize_with = "size")]
     pub peer_window: Option<u32>,
     /// The rate at which unacknowledged packets (UC and UD) leave for one receiver once a burst has filled its socket

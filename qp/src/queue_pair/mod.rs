@@ -74,6 +74,8 @@ struct Path {
     mtu: Mtu,
     dest_qpn: Qpn,
     pkey: PKey,
+    /// How often the size of the pieces of READs is doubled, because there is room for their responses.
+    read_doublings: u8,
 }
 
 /// An InfiniBand queue pair.
@@ -97,7 +99,7 @@ impl QueuePair {
             config,
             state: QpState::Reset,
             attr: QpAttr::default(),
-            path: Path { mtu: Mtu::B256, dest_qpn: Qpn::default(), pkey: PKey::DEFAULT },
+            path: Path { mtu: Mtu::B256, dest_qpn: Qpn::default(), pkey: PKey::DEFAULT, read_doublings: 0 },
             requester: Requester::default(),
             responder: Responder::default(),
             counters: QpCounters::default(),
@@ -479,6 +481,11 @@ impl QueuePair {
             Some(wqe) => u32::try_from(wqe.wr.data.len()).unwrap_or(mtu).min(mtu),
         };
         request.max(report)
+    }
+
+    /// Asks for pieces of READs that are 2^`doublings` times as large as [`Tuning::read_chunk`] from now on.
+    pub fn set_read_doublings(&mut self, doublings: u8) {
+        self.path.read_doublings = doublings.min(31);
     }
 
     /// If a READ is next: the number of packets in the response to a whole piece of it, each of which takes a PSN.

@@ -8,7 +8,8 @@ pub struct Tuning {
     pub ack_interval: u32,
     /// A READ is requested in pieces of at most this many bytes, so that the responses in flight fit into a socket
     /// buffer. Responses are not acknowledged, so only the requester can bound them. The peer sees each piece as a
-    /// separate READ. 0: never split.
+    /// separate READ. 0: never split. Where the buffer is known to be larger than a stock one, pieces are
+    /// [larger](super::QueuePair::set_read_doublings).
     pub read_chunk: u32,
     /// The MigReq bit of outgoing packets. Linux rxe sends 0, hardware 1; both accept either.
     pub mig_req: bool,
@@ -32,14 +33,19 @@ pub struct Tuning {
     pub reorder_tolerance: u32,
 }
 
+impl Tuning {
+    /// The default size of the pieces of a READ, where nothing is known of the buffer that the responses need: 32 packets of
+    /// 4 KiB, so that two pieces in flight fill less than a stock socket buffer.
+    pub const READ_CHUNK: u32 = 128 << 10;
+}
+
 impl Default for Tuning {
     fn default() -> Self {
         // 32 packets are two full trains of 4 KiB packets and 2/5 of a stock socket buffer. Acknowledging every
-        // train would cost the sender more than it gains from the window opening earlier. 128 KiB are 32 packets of
-        // 4 KiB; two such pieces in flight fill less than a stock socket buffer.
+        // train would cost the sender more than it gains from the window opening earlier.
         Self {
             ack_interval: 32,
-            read_chunk: 128 << 10,
+            read_chunk: Self::READ_CHUNK,
             mig_req: false,
             e2e_credits: true,
             adaptive_timeout: false,

@@ -63,6 +63,7 @@ impl Engine {
         self.disconnect(index);
         let peer = self.peers.join(path.ip.dst, slot);
         let Some(entry) = self.qps[index].as_mut() else { return };
+        entry.qp.set_read_doublings(self.peers.get_mut(peer).read_doublings(entry.qp.mtu()));
         entry.path = Some(Path { peer: Some(peer), ..path });
         self.trust(peer);
     }

@@ -5,6 +5,7 @@ use super::partner::{Greeting, Partner};
 use super::path::Departure;
 use super::schedule::{Alarm, Places};
 use cc::{Charge, PeerWindow};
+use qp::queue_pair::Tuning;
 use qp::{Mtu, Psn};
 use std::collections::{HashMap, VecDeque};
 use std::net::IpAddr;
@@ -40,6 +41,14 @@ impl Peer {
     /// Returns whether a queue pair is connected to it.
     pub(crate) const fn is_connected(&self) -> bool {
         self.users > 0
+    }
+
+    /// How often the default size of the pieces of a READ can be doubled while two of them fit in the window, if that is a
+    /// wide one.
+    pub(super) fn read_doublings(&self, mtu: Mtu) -> u8 {
+        let packets = self.window.limit() / 2 / Flights::packet_charge(mtu);
+        let times = packets * mtu.bytes() / Tuning::READ_CHUNK;
+        if self.window.is_wide() { times.checked_ilog2().unwrap_or(0) as u8 } else { 0 }
     }
 
     /// Returns whether it may be replaced by another peer: nothing of this port needs it, and it has been silent for a

@@ -171,7 +171,10 @@ impl QueuePair {
     pub(in crate::queue_pair) fn read_packets(&self) -> u32 {
         match self.config.tuning.read_chunk {
             0 => MAX_IN_FLIGHT,
-            bytes => (bytes / self.path.mtu.bytes()).clamp(1, MAX_IN_FLIGHT),
+            bytes => {
+                let whole = bytes.saturating_mul(1 << self.path.read_doublings);
+                (whole / self.path.mtu.bytes()).clamp(1, MAX_IN_FLIGHT)
+            }
         }
     }
 

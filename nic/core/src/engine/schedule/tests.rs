@@ -151,7 +151,7 @@ fn a_peer_on_the_same_host_has_a_larger_window_until_something_is_lost() -> Resu
         Ok(count)
     };
     let granted = Some(8 << 20);
-    let (stock, large) = (80..=100, 240..=260);
+    let (stock, large) = (80..=100, 256..=300);
     let lost_at_first = Some("tx data nth=1 drop");
     assert!(large.contains(&in_flight([127, 0, 0, 2], granted, None)?));
     assert!(stock.contains(&in_flight([127, 0, 0, 2], granted, lost_at_first)?), "after a loss");
@@ -262,6 +262,29 @@ fn reads_are_requested_in_whole_pieces_while_others_are_answered() -> Result<()>
     // 84 bytes of Ethernet, IPv4, UDP, BTH and ICRC for each packet of 4096.
     let least = rate.time_for(512 * (4096 + 84));
     assert!(net.elapsed() < least + least / 20, "{:?}, not {least:?}", net.elapsed());
+    Ok(())
+}
+
+/// With two of them in flight, the peer always has something to answer.
+#[test]
+fn reads_are_requested_in_larger_pieces_where_two_of_them_fit_in_the_window() -> Result<()> {
+    let pieces = |peer: [u8; 4]| -> Result<Vec<u32>> {
+        let net = Net::new();
+        let setup = |address: [u8; 4]| DeviceSetup {
+            address: Some(address.into()),
+            host_buffer: Some(8 << 20),
+            ..DeviceSetup::default()
+        };
+        let (a, b) = (net.device_with(&setup([127, 0, 0, 1]))?, net.device_with(&setup(peer))?);
+        let pair = RcEnd::pair(&a, &b)?;
+        let log = Log::of(&a);
+        let (target, source) = (pair.0.register(&[0; 1 << 20])?, pair.1.register_remote(1 << 20)?);
+        pair.0.qp.read(1, target.all(), source.remote(0))?;
+        done(&pair.0)?;
+        Ok(log.all().iter().map(|sent| sent.length).collect())
+    };
+    assert_eq!(pieces([127, 0, 0, 2])?, [512 << 10; 2], "on the same host");
+    assert_eq!(pieces([10, 0, 0, 2])?, [128 << 10; 8], "on another");
     Ok(())
 }
 
