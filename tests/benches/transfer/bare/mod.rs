@@ -23,7 +23,8 @@ use idle::Idle;
 use nix::cmsg_space;
 use nix::errno::Errno;
 use nix::sys::socket::{
-    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, recvmsg, sendmsg, setsockopt, sockopt,
+    ControlMessage, ControlMessageOwned, MsgFlags, SockaddrIn, getsockopt, recvmsg, sendmsg, setsockopt,
+    sockopt,
 };
 use qp::wire::{Flow, Opcode};
 use rnic::cc::{Charge, PeerWindow};
@@ -37,8 +38,11 @@ use wire::{Icrcs, PSNS, Received, Stream, number, short};
 /// Packets per acknowledgement.
 const ACK_EVERY: u64 = 32;
 
+/// The receive buffer to ask for: as much as rnic asks for.
+const RECEIVE_BUFFER: usize = 8 << 20;
+
 /// The stock limit of a receive buffer (`net.core.rmem_max`), of which Linux grants the double.
-const RECEIVE_BUFFER: usize = 212_992;
+const STOCK_LIMIT: usize = 212_992;
 
 /// After this time without an acknowledgement the packets in flight are sent again. A busy machine keeps a receiver from
 /// running for tens of milliseconds; what is sent again meanwhile only fills its buffer.
@@ -56,9 +60,14 @@ const MAX_DATAGRAM: usize = 1 << 16;
 /// Set for both sides: the sockets are not connected.
 pub(crate) const UNCONNECTED: &str = "TRANSFER_UNCONNECTED";
 
+/// Set for both sides: the sockets have the buffer that a stock host grants.
+const STOCK: &str = "TRANSFER_STOCK";
+
 /// A socket, and its peer.
 pub(crate) struct Link {
     socket: UdpSocket,
+    /// What may be in flight to the peer, whose buffer is like this one.
+    window: PeerWindow,
     /// Where packets go if the socket is not connected.
     to: Option<SockaddrIn>,
     /// ICRCs of the packets to send, and of those to receive.
@@ -73,7 +82,8 @@ impl Link {
     pub(crate) fn bind() -> Outcome<(UdpSocket, SocketAddr)> {
         let socket = UdpSocket::bind((Ipv4Addr::LOCALHOST, 0))?;
         setsockopt(&socket, sockopt::UdpGroSegment, &true)?;
-        setsockopt(&socket, sockopt::RcvBuf, &RECEIVE_BUFFER)?;
+        let buffer = if std::env::var_os(STOCK).is_some() { STOCK_LIMIT } else { RECEIVE_BUFFER };
+        setsockopt(&socket, sockopt::RcvBuf, &buffer)?;
         socket.set_nonblocking(true)?;
         let address = socket.local_addr()?;
         Ok((socket, address))
@@ -89,8 +99,10 @@ impl Link {
         }
         let own = socket.local_addr()?;
         let flow = Flow { src: own.ip(), dst: peer.ip(), src_port: own.port(), dst_port: peer.port() };
+        let granted = getsockopt(&socket, sockopt::RcvBuf)?;
         Ok(Self {
             socket,
+            window: PeerWindow::on_host(u32::try_from(granted)?),
             to,
             sent: Icrcs::new(flow),
             received: Icrcs::new(flow.reversed()),
@@ -161,7 +173,7 @@ pub(crate) fn send(
 ) -> Outcome<f64> {
     let stream = Stream::new(op, size)?;
     let charge = Charge::in_train(u32::try_from(stream.packet_len)?, u32::try_from(stream.full_train)?);
-    let window = u64::from(PeerWindow::default().packets(charge));
+    let window = u64::from(link.window.packets(charge));
     let mut train = vec![0; MAX_DATAGRAM];
     // Packets sent and acknowledged; the number of all once the end is known.
     let (mut sent, mut acked, mut end) = (0, 0, None);
