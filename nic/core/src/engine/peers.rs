@@ -190,14 +190,13 @@ impl Flights {
         Charge::in_train(mtu.bytes() + PACKET_OVERHEAD, TRAIN)
     }
 
-    /// Records the departure of PSNs `from..to`. `joined`: the packets follow others in their train. Each is charged
-    /// `least` at least. Returns the charge.
+    /// Records the departure of PSNs `from..to`. `joined`: the packets follow others in their train. Returns the charge.
     pub(crate) fn depart(
         &mut self,
         now: Instant,
         (from, to): (Psn, Psn),
         departure: &Departure,
-        (joined, least): (bool, u32),
+        joined: bool,
         mtu: Mtu,
     ) -> u32 {
         let psns = u32::try_from(to.distance_from(from)).unwrap_or(0);
@@ -212,7 +211,6 @@ impl Flights {
             // What a train costs beyond its packets is charged to those in front.
             Charge::in_train(size, if joined { u32::MAX } else { departure.packets })
         };
-        let each = each.max(least);
         let charge = each.saturating_mul(psns);
         self.log.push_back(Sent { psns, end: to, each, departed: now });
         self.total = self.total.saturating_add(charge);
@@ -299,8 +297,8 @@ mod tests {
     fn what_departs_arrives() {
         let mut flights = Flights::default();
         let now = Instant::EPOCH;
-        let first = flights.depart(now, (psn(0xff_fffe), psn(3)), &train(5, 4116), (false, 0), Mtu::B4096);
-        let second = flights.depart(now, (psn(3), psn(4)), &train(1, 100), (false, 0), Mtu::B4096);
+        let first = flights.depart(now, (psn(0xff_fffe), psn(3)), &train(5, 4116), false, Mtu::B4096);
+        let second = flights.depart(now, (psn(3), psn(4)), &train(1, 100), false, Mtu::B4096);
         assert!(first > 5 * 4116 && second >= 832);
         assert_eq!(flights.charged(), first + second);
         assert_eq!(flights.arrive(psn(1), psn(4), 0), first / 5 * 3, "three packets of the first train");
@@ -315,31 +313,21 @@ mod tests {
     fn packets_that_join_a_train_are_charged_for_themselves() {
         let mut flights = Flights::default();
         let now = Instant::EPOCH;
-        let first = flights.depart(now, (psn(0), psn(8)), &train(8, 96), (false, 0), Mtu::B1024);
-        let joined = flights.depart(now, (psn(8), psn(16)), &train(8, 96), (true, 0), Mtu::B1024);
+        let first = flights.depart(now, (psn(0), psn(8)), &train(8, 96), false, Mtu::B1024);
+        let joined = flights.depart(now, (psn(8), psn(16)), &train(8, 96), true, Mtu::B1024);
         let whole = 16 * Charge::in_train(96, 16);
         assert!(joined < first && (first + joined).abs_diff(whole) <= 16, "{first} + {joined}, not {whole}");
-    }
-
-    #[test]
-    fn small_packets_are_charged_the_least() {
-        let mut flights = Flights::default();
-        let least = flights.depart(Instant::EPOCH, (psn(0), psn(8)), &train(8, 96), (false, 832), Mtu::B1024);
-        assert_eq!(least, 8 * 832);
-        let full =
-            flights.depart(Instant::EPOCH, (psn(8), psn(16)), &train(8, 1056), (false, 832), Mtu::B1024);
-        assert_eq!(full, 8 * Charge::in_train(1056, 8));
     }
 
     #[test]
     fn what_landed_behind_a_gap_needs_no_room() {
         let mut flights = Flights::default();
         let now = Instant::EPOCH;
-        let each = flights.depart(now, (psn(0), psn(16)), &train(1, 32), (false, 0), Mtu::B4096) / 16;
+        let each = flights.depart(now, (psn(0), psn(16)), &train(1, 32), false, Mtu::B4096) / 16;
         assert_eq!(flights.arrive(psn(0), psn(16), 15), 15 * each, "only the first is missing");
         assert_eq!(flights.charged(), each);
         assert_eq!(flights.arrive(psn(0), psn(16), 14), 0, "it is given back once");
-        let more = flights.depart(now, (psn(16), psn(20)), &train(1, 32), (false, 0), Mtu::B4096);
+        let more = flights.depart(now, (psn(16), psn(20)), &train(1, 32), false, Mtu::B4096);
         assert_eq!((more, flights.charged()), (4 * each, 5 * each));
         assert_eq!(flights.arrive(psn(16), psn(20), 0), each, "the first has come");
         assert_eq!(flights.arrive(psn(20), psn(20), 0), 4 * each);
@@ -350,8 +338,8 @@ mod tests {
     fn a_retransmission_frees_all() {
         let mut flights = Flights::default();
         let now = Instant::EPOCH;
-        let sum = flights.depart(now, (psn(0), psn(8)), &train(8, 4116), (false, 0), Mtu::B4096)
-            + flights.depart(now, (psn(8), psn(16)), &train(8, 4116), (false, 0), Mtu::B4096);
+        let sum = flights.depart(now, (psn(0), psn(8)), &train(8, 4116), false, Mtu::B4096)
+            + flights.depart(now, (psn(8), psn(16)), &train(8, 4116), false, Mtu::B4096);
         assert_eq!(flights.arrive(psn(2), psn(2), 0), sum);
     }
 
@@ -359,8 +347,8 @@ mod tests {
     fn what_is_old_is_gone() {
         let (mut flights, start) = (Flights::default(), Instant::EPOCH + Duration::from_secs(1));
         let later = start + Duration::from_millis(3);
-        let first = flights.depart(start, (psn(0), psn(8)), &train(8, 4116), (false, 0), Mtu::B4096);
-        let second = flights.depart(later, (psn(8), psn(9)), &train(1, 4116), (false, 0), Mtu::B4096);
+        let first = flights.depart(start, (psn(0), psn(8)), &train(8, 4116), false, Mtu::B4096);
+        let second = flights.depart(later, (psn(8), psn(9)), &train(1, 4116), false, Mtu::B4096);
         assert_eq!(flights.expire(start - Duration::from_millis(1)), 0);
         assert_eq!(flights.expire(start), first);
         assert_eq!(flights.charged(), second);
@@ -375,7 +363,7 @@ mod tests {
     #[test]
     fn a_read_is_charged_for_its_answer() {
         let mut flights = Flights::default();
-        let charge = flights.depart(Instant::EPOCH, (psn(0), psn(16)), &train(1, 32), (false, 0), Mtu::B1024);
+        let charge = flights.depart(Instant::EPOCH, (psn(0), psn(16)), &train(1, 32), false, Mtu::B1024);
         assert_eq!(charge, 16 * Flights::packet_charge(Mtu::B1024));
     }
 
@@ -384,12 +372,12 @@ mod tests {
     fn reads_that_are_requested_together_are_answered_one_by_one() {
         let (mut flights, each) = (Flights::default(), Flights::packet_charge(Mtu::B4096));
         assert_eq!(
-            flights.depart(Instant::EPOCH, (psn(0), psn(87)), &train(3, 32), (false, 0), Mtu::B4096),
+            flights.depart(Instant::EPOCH, (psn(0), psn(87)), &train(3, 32), false, Mtu::B4096),
             87 * each
         );
         assert_eq!(flights.arrive(psn(32), psn(87), 0), 32 * each);
         assert_eq!(
-            flights.depart(Instant::EPOCH, (psn(87), psn(119)), &train(1, 32), (false, 0), Mtu::B4096),
+            flights.depart(Instant::EPOCH, (psn(87), psn(119)), &train(1, 32), false, Mtu::B4096),
             32 * each
         );
         assert_eq!(

@@ -8,9 +8,10 @@ use super::{Due, Gate, Place, Turn, Wire};
 use crate::engine::drains::Allowance;
 use crate::engine::partner::{Partners, PauseGate, largest_packet};
 use crate::engine::path::Path;
-use crate::engine::peers::{FLIGHT_LIFE, Flights, PACKET_OVERHEAD, Peer};
+use crate::engine::peers::{FLIGHT_LIFE, Flights, PACKET_OVERHEAD};
 use crate::engine::rate::Limit;
 use crate::engine::{Engine, QpEntry};
+use cc::PeerWindow;
 use qp::QpType;
 use time::Instant;
 
@@ -213,7 +214,11 @@ impl Engine {
         // response.
         let response = entry.qp.next_read();
         let train = response.unwrap_or_else(|| train_of(entry.qp.next_payload(), max_packets));
-        let room = entry.window_room(self.peers.get_mut(id), others, is_first, train);
+        // A train of small packets is full when it has as many as one may have.
+        let is_small = response.is_none() && train == max_packets;
+        let window = self.peers.get_mut(id).window;
+        let window = if is_small { window.for_small_packets() } else { window };
+        let room = entry.window_room(&window, others, is_first, train);
         // The rest of the room is kept for a whole piece: the ends of a response leave in trains of their own.
         grant.requests = if response.is_some() && room > train { room - room % train } else { room };
         grant.account = Account::Window(id);
@@ -281,8 +286,8 @@ impl QpEntry {
     /// it may fill the remaining room. Otherwise queue pairs take turns of one full train each: where the budget ends,
     /// the requester requests an acknowledgement. Thus no queue pair waits while unacknowledged packets, for which no
     /// acknowledgement was requested, occupy the window.
-    fn window_room(&self, peer: &Peer, others: bool, is_first: bool, train: u32) -> u32 {
-        let room = peer.window.packets(Flights::packet_charge(self.qp.mtu()));
+    fn window_room(&self, window: &PeerWindow, others: bool, is_first: bool, train: u32) -> u32 {
+        let room = window.packets(Flights::packet_charge(self.qp.mtu()));
         let unrequested = self.qp.since_ack_request();
         // Requesting an acknowledgement ensures that packets in flight do not occupy room indefinitely, possibly the
         // very room that the queue pair waits for. If packets leave in shorter trains than assumed, the packet that
@@ -292,11 +297,11 @@ impl QpEntry {
         }
         // Near the end of the window, waiting for acknowledgements is better than sending trains into the little room
         // that is left: a system call for two packets costs as much as one for fifteen. Nor is a READ cut into small pieces.
-        let is_nearly_full = room < train && peer.window.is_half_used();
+        let is_nearly_full = room < train && window.is_half_used();
         if unrequested == 0 && (others && !is_first || is_nearly_full) {
             return 0;
         }
-        let is_alone = !others && peer.window.used() == self.flights.charged();
+        let is_alone = !others && window.used() == self.flights.charged();
         if is_alone { room } else { room.min(train.saturating_sub(unrequested).max(1)) }
     }
 }

@@ -8,8 +8,8 @@ use crate::link::{Direction, FrameRef, Now, Observer};
 use crate::queue::WorkQueue;
 use crate::sim::{DeviceSetup, Net};
 use crate::{
-    Access, ConnectOptions, Device, MemoryRegion, QpAttr, QpInit, QpState, Qpn, QueuePair, RcEnd, Result,
-    WcStatus,
+    Access, ConnectOptions, Device, MemoryRegion, Mtu, QpAttr, QpInit, QpState, Qpn, QueuePair, RcEnd,
+    Result, WcStatus,
 };
 use cc::{Algorithm, Charge, Rate};
 use qp::wire::Packet;
@@ -163,6 +163,27 @@ fn a_peer_on_the_same_host_has_a_larger_window_until_something_is_lost() -> Resu
     assert!(WIDE.contains(&in_flight([127, 0, 0, 2], None)?));
     assert!(STOCK.contains(&in_flight([127, 0, 0, 2], Some("tx data nth=1 drop"))?), "after a loss");
     assert!(STOCK.contains(&in_flight([10, 0, 0, 9], None)?), "on another host");
+    Ok(())
+}
+
+/// A packet of 256 bytes is a small one.
+#[test]
+fn no_more_small_packets_are_in_flight_than_a_stock_buffer_holds() -> Result<()> {
+    let sent = |host_buffer| -> Result<usize> {
+        let net = Net::new();
+        net.set_latency(Duration::from_millis(1));
+        let setup = |last| DeviceSetup {
+            address: Some([127, 0, 0, last].into()),
+            mtu: Mtu::B256,
+            host_buffer,
+            ..DeviceSetup::default()
+        };
+        let (a, b) = (net.device_with(&setup(1))?, net.device_with(&setup(2))?);
+        at_once((&net, &a), &RcEnd::pair(&a, &b)?)
+    };
+    let stock = sent(None)?;
+    assert_eq!(sent(Some(8 << 20))?, stock);
+    assert!((900..1200).contains(&stock), "{stock}");
     Ok(())
 }
 

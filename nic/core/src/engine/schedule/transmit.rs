@@ -186,9 +186,8 @@ impl Engine {
         match grant.account {
             Account::Window(id) => {
                 let psns = (from, entry.qp.next_psn());
-                let window = &mut self.peers.get_mut(id).window;
-                let least = window.least_charge();
-                window.take(entry.flights.depart(now, psns, departure, (joined, least), entry.qp.mtu()));
+                let charge = entry.flights.depart(now, psns, departure, joined, entry.qp.mtu());
+                self.peers.get_mut(id).window.take(charge);
             }
             Account::Beyond => {}
             Account::Credit { peer, vl } => self.take_credit(now, peer, vl, departure),
