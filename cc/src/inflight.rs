@@ -85,8 +85,8 @@ impl PeerWindow {
     /// such peers fit beside what no window limits, or the default if that is more. How many peers a receiver has is
     /// not known here, so the default applies once something was lost.
     ///
-    /// WRITEs of 1 MiB are 14 % faster with 1 MiB than with the default, because the receiver need not have read
-    /// half of a window before the other half has left; twice as much adds nothing.
+    /// With a seventh of 8 MiB, WRITEs of 1 MiB are up to 16 % faster than with the default, and READs of 1 MiB 23 %: neither
+    /// side waits for the other so often. Twice as much adds nothing.
     #[must_use]
     pub const fn on_host(buffer: u32) -> Self {
         let share = buffer / 7;
