@@ -74,12 +74,19 @@ impl Cluster {
         Running::start(&self.folder, &mut self.command(address, program, arguments))
     }
 
-    /// Waits until the monitor listens. Programs that come before it try again and again, and never say why in vain.
+    /// The last lines of a log.
+    fn log(&self, name: &str) -> String {
+        let log = fs::read_to_string(self.path(name)).unwrap_or_default();
+        let lines: Vec<_> = log.lines().collect();
+        lines[lines.len().saturating_sub(40)..].join("\n")
+    }
+
+    /// Waits until the monitor listens. A program that comes before it tries again for minutes, and does not say why.
     fn await_monitor(&self, monitor: &mut Running, port: u16) {
         lab::await_listener(port, monitor);
         if monitor.has_ended() || !lab::is_listened_at(port) {
-            let log = fs::read_to_string(self.path("mon.a.log")).unwrap_or_default();
-            panic!("the monitor does not listen: {}\n{log}", monitor.text());
+            let log = self.log("mon.a.log");
+            panic!("the monitor does not listen; {}\n{}\n{log}", monitor.state(), monitor.text());
         }
     }
 
@@ -88,8 +95,8 @@ impl Cluster {
         let begin = Instant::now();
         while !self.finish(CLIENT, "ceph", &["osd", "stat"]).contains("1 up") {
             if store.has_ended() || begin.elapsed() >= LIMIT {
-                let log = fs::read_to_string(self.path("osd.0.log")).unwrap_or_default();
-                panic!("the store does not come up: {}\n{log}", store.text());
+                let log = self.log("osd.0.log");
+                panic!("the store does not come up; {}\n{}\n{log}", store.state(), store.text());
             }
             std::thread::sleep(Duration::from_millis(200));
         }

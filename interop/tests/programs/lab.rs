@@ -142,6 +142,22 @@ impl Running {
         String::from_utf8_lossy(&fs::read(&self.output).expect("its output")).into_owned()
     }
 
+    /// Whether it runs still, and what it waits for then, or how it ended: for the message of a test that fails.
+    pub(crate) fn state(&mut self) -> String {
+        if let Some(status) = self.child.try_wait().expect("a child of ours") {
+            return fault_of(status).unwrap_or_else(|| "ended with 0".to_owned());
+        }
+        // Where there is no gdb, or it may not look, the system calls must do.
+        let mut gdb = Command::new("gdb");
+        gdb.args(["-p", &self.id().to_string(), "-batch", "-ex", "thread apply all bt 12"])
+            .stdin(Stdio::null());
+        let stacks = gdb
+            .output()
+            .map_or_else(|_| String::new(), |shown| String::from_utf8_lossy(&shown.stdout).into_owned());
+        let waits = waits_of(self.id());
+        format!("it has been running for {:?}; its threads wait here:\n{waits}\n{stacks}", self.elapsed())
+    }
+
     pub(crate) fn id(&self) -> u32 {
         self.child.id()
     }
@@ -191,13 +207,30 @@ impl Ended {
     pub(crate) fn fault(&self) -> Option<String> {
         match self.status {
             None => Some("took too long".to_owned()),
-            Some(status) if status.success() => None,
-            Some(status) => Some(match (status.code(), status.signal()) {
-                (Some(code), _) => format!("ended with {code}"),
-                (None, signal) => format!("was ended by signal {}", signal.unwrap_or_default()),
-            }),
+            Some(status) => fault_of(status),
         }
     }
+}
+
+/// What is wrong with a status that a program ended with, if anything.
+fn fault_of(status: ExitStatus) -> Option<String> {
+    match (status.code(), status.signal()) {
+        (Some(0), _) => None,
+        (Some(code), _) => Some(format!("ended with {code}")),
+        (None, signal) => Some(format!("was ended by signal {}", signal.unwrap_or_default())),
+    }
+}
+
+/// The system calls in which the threads of a process are, a line each: its name, the number of the call and its arguments.
+fn waits_of(process: u32) -> String {
+    let tasks = fs::read_dir(format!("/proc/{process}/task")).into_iter().flatten().flatten();
+    let read =
+        |folder: &Path, name| fs::read_to_string(folder.join(name)).unwrap_or_default().trim().to_owned();
+    let lines = tasks.map(|task| {
+        let folder = task.path();
+        format!("{} {}: {}", read(&folder, "comm"), read(&folder, "wchan"), read(&folder, "syscall"))
+    });
+    lines.collect::<Vec<_>>().join("\n")
 }
 
 /// TCP ports for programs to meet at. Each is returned once.
