@@ -83,8 +83,7 @@ impl Cluster {
 
     /// Waits until the monitor listens. A program that comes before it tries again for minutes, and does not say why.
     fn await_monitor(&self, monitor: &mut Running, port: u16) {
-        lab::await_listener(port, monitor);
-        if monitor.has_ended() || !lab::is_listened_at(port) {
+        if !lab::await_listener(port, monitor) {
             let log = self.log("mon.a.log");
             panic!("the monitor does not listen; {}\n{}\n{log}", monitor.state(), monitor.text());
         }

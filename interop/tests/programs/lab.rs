@@ -137,6 +137,25 @@ impl Running {
         self.child.try_wait().expect("a child of ours").is_some()
     }
 
+    /// Whether it listens at a TCP port. Connecting would tell as well, but it would take that for its client.
+    pub(crate) fn listens_at(&self, port: u16) -> bool {
+        let listeners =
+            ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
+        let inode = |line: &str| {
+            // sl local_address rem_address st tx:rx tr:when retrnsmt uid timeout inode; 0A is LISTEN.
+            let words: Vec<_> = line.split_whitespace().collect();
+            let (_, at) = words.get(1)?.rsplit_once(':')?;
+            let listens = words.get(3) == Some(&"0A") && u16::from_str_radix(at, 16) == Ok(port);
+            listens.then(|| format!("socket:[{}]", words.get(9).copied().unwrap_or_default()))
+        };
+        let sockets: Vec<_> =
+            listeners.iter().flat_map(|table| table.lines().skip(1)).filter_map(inode).collect();
+        // Another program may listen at the same port of another address.
+        let own = fs::read_dir(format!("/proc/{}/fd", self.id())).into_iter().flatten().flatten();
+        own.filter_map(|fd| fs::read_link(fd.path()).ok())
+            .any(|target| sockets.iter().any(|socket| target.as_os_str() == socket.as_str()))
+    }
+
     /// What it has printed so far.
     pub(crate) fn text(&self) -> String {
         String::from_utf8_lossy(&fs::read(&self.output).expect("its output")).into_owned()
@@ -233,37 +252,33 @@ fn waits_of(process: u32) -> String {
     lines.collect::<Vec<_>>().join("\n")
 }
 
-/// TCP ports for programs to meet at. Each is returned once.
+/// TCP ports for programs to meet at. Each is returned once. None is among those from which Linux takes the ports of
+/// connections and of listeners that ask for any (32,768 and up): a neighbour would get it before the program does.
 pub(crate) fn free_port() -> u16 {
-    static GIVEN: Mutex<BTreeSet<u16>> = Mutex::new(BTreeSet::new());
-    let mut given = GIVEN.lock().expect("no test panics here");
+    const FIRST: u16 = 20_000;
+    const COUNT: u16 = 12_000;
+    static NEXT: OnceLock<Mutex<u16>> = OnceLock::new();
+    // Another process of tests, which may run beside this one, begins elsewhere.
+    let next = NEXT.get_or_init(|| Mutex::new((std::process::id() % u32::from(COUNT)) as u16));
+    let mut next = next.lock().expect("no test panics here");
     loop {
-        let port = TcpListener::bind("127.0.0.1:0").and_then(|l| l.local_addr()).expect("a free port").port();
-        if given.insert(port) {
+        let port = FIRST + *next;
+        *next = (*next + 1) % COUNT;
+        if TcpListener::bind(("0.0.0.0", port)).is_ok() {
             return port;
         }
     }
 }
 
-/// Whether a process listens at a TCP port. Connecting would tell as well, but the server would take it for its client.
-pub(crate) fn is_listened_at(port: u16) -> bool {
-    let tables =
-        ["/proc/net/tcp", "/proc/net/tcp6"].map(|table| fs::read_to_string(table).unwrap_or_default());
-    let listens = |line: &str| {
-        // sl local_address rem_address st ...; 0A is LISTEN.
-        let mut words = line.split_whitespace().skip(1);
-        let local = words.next().and_then(|local| local.rsplit_once(':'));
-        let at = local.and_then(|(_, port)| u16::from_str_radix(port, 16).ok());
-        at == Some(port) && words.nth(1) == Some("0A")
-    };
-    tables.iter().flat_map(|table| table.lines().skip(1)).any(listens)
-}
-
-/// Waits until a server listens at a TCP port, or has ended.
-pub(crate) fn await_listener(port: u16, server: &mut Running) {
-    while !is_listened_at(port) && !server.has_ended() && server.started.elapsed() < LIMIT {
+/// Waits until a server listens at a TCP port, or has ended. Returns whether it listens.
+pub(crate) fn await_listener(port: u16, server: &mut Running) -> bool {
+    while !server.has_ended() && server.elapsed() < LIMIT {
+        if server.listens_at(port) {
+            return true;
+        }
         std::thread::sleep(Duration::from_millis(5));
     }
+    false
 }
 
 /// Serializes tests while the guard lives. Programs that poll take a processor each, and two pairs of them on two
@@ -301,7 +316,7 @@ pub(crate) fn meet<O: ?Sized>(
     let client = client.wait(LIMIT);
     // A server whose client failed may wait forever.
     let patience = if client.fault().is_some() { Duration::from_secs(2) } else { Duration::from_secs(20) };
-    let limit = server.started.elapsed() + patience;
+    let limit = server.elapsed() + patience;
     [server.wait(limit), client]
 }
 

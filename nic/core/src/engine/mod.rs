@@ -196,6 +196,9 @@ pub struct Engine {
     connections: Connections,
     /// Where every queue pair is, and its timers.
     places: Places,
+    /// Queue pairs for which checks are due since the last one.
+    #[cfg(debug_assertions)]
+    unchecked: usize,
     timers: Timers,
     solver: IdentSolver,
     counters: PortCounters,
@@ -254,6 +257,8 @@ impl Engine {
             gsi: None,
             connections: Connections::default(),
             places: Places::new(),
+            #[cfg(debug_assertions)]
+            unchecked: 0,
             timers: Timers::default(),
             solver: IdentSolver::new(),
             counters: PortCounters::default(),

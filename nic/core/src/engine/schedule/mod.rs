@@ -218,6 +218,19 @@ impl Engine {
         ready || self.has_messages() || self.agents_speak() || self.rates.has_notifications()
     }
 
+    /// Checks what must hold between two calls: with few queue pairs each time; with many so seldom that a call does not take
+    /// longer the more there are.
+    #[cfg(debug_assertions)]
+    fn check_at_times(&mut self) {
+        /// Queue pairs that are worth a check. Programs and worlds of tests have fewer.
+        const EACH_TIME: usize = 64;
+        self.unchecked += EACH_TIME;
+        if self.unchecked >= self.qps.len() {
+            self.unchecked = 0;
+            self.check();
+        }
+    }
+
     /// Checks what must hold between two calls: every turn is in the list of its place, and no queue pair that has
     /// something to send is forgotten.
     #[cfg(any(debug_assertions, test))]

@@ -44,7 +44,7 @@ impl Engine {
             let Some((turn, called)) = self.next_turn() else {
                 self.rates.caught_up();
                 #[cfg(debug_assertions)]
-                self.check();
+                self.check_at_times();
                 return None;
             };
             match self.admit(now, turn, called, max_packets) {
