@@ -55,9 +55,9 @@ pub(super) const STANDBY_FOR_MEMORY: Duration = Duration::from_micros(100);
 pub(super) const MEMORY: Duration = Duration::from_millis(50);
 
 /// A program that polls steadily puts off the thread's look by the share 1/`STEADY` of the time for which it has done so. So
-/// if it stops without a word, its messages wait longer by at most 12 % of that time. In the first 150 ms it then sets the timer
-/// some 55 times. With half the share it was 84 times, and where a round trip takes 10 us, those of both sides were more than one
-/// in a hundred: 20 us at the 99th percentile of its half, which takes 5 us as a rule.
+/// if it stops without a word, its messages wait longer by at most an eighth of that time. In its first 150 ms it sets the timer
+/// some 55 times; with half the share it was 84 times. Where a round trip takes 10 us, 84 on each side disturb more than one in a
+/// hundred, and 55 do not.
 pub(super) const STEADY: u32 = 8;
 
 /// The most by which a look is put off, in periods: 8 ms, after 64 ms. A peer whose packets are not read for 8 ms sends none

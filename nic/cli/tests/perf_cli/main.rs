@@ -250,7 +250,7 @@ fn hosts_are_given_by_name() {
     }
 }
 
-/// A port at which nobody listens. It is none of those from which the servers of other tests get theirs.
+/// A port at which nobody listens, outside the range from which Linux assigns ports to the servers of other tests.
 fn free_port() -> String {
     let free = |port: &u16| TcpListener::bind(("127.0.0.1", *port)).is_ok();
     (20_000..32_000).find(free).expect("a free port").to_string()
