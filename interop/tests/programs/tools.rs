@@ -92,13 +92,64 @@ fn rdma_is_refused_what_no_device_here_does() {
     for arguments in [
         &["resource"][..],
         &["resource", "show", "qp"],
-        &["statistic", "show"],
+        &["statistic", "mode"],
         &["link", "add", "rxe0", "type", "rxe", "netdev", "lo"],
         &["dev", "set", "rnic0", "name", "other"],
     ] {
         let (text, succeeds) = rdma(&folder, arguments);
         assert!(!succeeds && text.contains("Operation not supported"), "rdma {arguments:?}: {text}");
     }
+}
+
+/// `rdma statistic` shows what programs count that run at the address, as files do: what belongs to one priority, to
+/// connection management or to the simulated link is in files only.
+#[test]
+fn rdma_tells_of_the_counters_of_running_programs() {
+    if !has("rdma") || !has("ibv_rc_pingpong") {
+        return;
+    }
+    let folder = Folder::new();
+    let port = lab::free_port();
+    let pingpong = |address: &str, peer: &[&str]| {
+        let mut command = lab::run(&folder, &["--addr", address], "ibv_rc_pingpong");
+        command.args(["-e", "-g", "0", "-n", "100000000", "-p", &port.to_string()]).args(peer);
+        Running::start(&folder, &mut command)
+    };
+    let mut server = pingpong("127.90.5.8", &[]);
+    assert!(lab::await_listener(port, &mut server), "{}", server.text());
+    let mut client = pingpong("127.90.5.9", &["127.0.0.1"]);
+    let tool = |program: &str, arguments: &[&str]| {
+        let mut command = lab::run(&folder, &["--addr", "127.90.5.9"], program);
+        let ended = Running::start(&folder, command.args(arguments)).wait(LIMIT);
+        assert_eq!(ended.fault(), None, "{}", ended.text);
+        ended.text.clone()
+    };
+    let statistic = || -> serde_json::Map<String, serde_json::Value> {
+        let text = tool("rdma", &["-j", "statistic", "show", "link", "rnic0/1"]);
+        let all: Vec<serde_json::Value> = serde_json::from_str(&text).expect("JSON");
+        let [serde_json::Value::Object(one)] = all.as_slice() else { panic!("not one link: {text}") };
+        one.clone()
+    };
+    let start = Instant::now();
+    let counted = loop {
+        let counters = statistic();
+        if counters["sent_pkts"].as_u64().is_some_and(|sent| sent > 100) {
+            break counters;
+        }
+        assert!(!client.has_ended() && start.elapsed() < LIMIT, "never counted: {counters:?}");
+        std::thread::sleep(Duration::from_millis(50));
+    };
+    assert!(counted["rdma_sends"].as_u64() > Some(0) && counted["dropped_stranger"] == 0, "{counted:?}");
+    let files = tool("ls", &["/sys/class/infiniband/rnic0/ports/1/hw_counters"]);
+    let mut expected: Vec<_> = files.split_whitespace().filter(|name| !name.contains("_prio")).collect();
+    expected.retain(|name| !["cm_", "link_", "lifespan"].iter().any(|in_files| name.starts_with(in_files)));
+    let mut told: Vec<_> = counted.keys().filter(|key| !["ifname", "port"].contains(&key.as_str())).collect();
+    told.sort();
+    assert!(told.len() > 50 && told == expected, "{told:?}\n{expected:?}");
+    assert!(tool("rdma", &["statistic"]).starts_with("link rnic0/1 "));
+    assert_eq!(tool("rdma", &["statistic", "qp", "show"]), "", "no counter is bound to a queue pair");
+    client.kill();
+    server.kill();
 }
 
 /// Programs name a device. Verbs, the file system and `rnic show` agree about it.

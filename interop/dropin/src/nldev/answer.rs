@@ -1,7 +1,7 @@
 //! Requests about devices, and the answer to each.
 
-use super::message::{Body, HEADER, Header, aligned, attributes};
-use super::shown::Shown;
+use super::message::{ATTRIBUTE, Body, HEADER, Header, aligned, attributes};
+use super::shown::{Devices, Shown};
 use crate::errno::Errno;
 
 // Numbers of `rdma_netlink.h`.
@@ -12,6 +12,7 @@ const COMMAND_BITS: u32 = 10;
 pub(super) const GET: u16 = 1;
 pub(super) const PORT_GET: u16 = 5;
 pub(super) const SYS_GET: u16 = 6;
+pub(super) const STAT_GET: u16 = 17;
 /// Attributes (`RDMA_NLDEV_ATTR_...`, `RDMA_NLDEV_SYS_ATTR_...`).
 pub(super) const DEV_INDEX: u16 = 1;
 pub(super) const DEV_NAME: u16 = 2;
@@ -27,8 +28,16 @@ pub(super) const NDEV_INDEX: u16 = 50;
 pub(super) const NDEV_NAME: u16 = 51;
 pub(super) const NETNS_MODE: u16 = 66;
 pub(super) const DEV_PROTOCOL: u16 = 67;
+pub(super) const STAT_RES: u16 = 75;
+pub(super) const HWCOUNTERS: u16 = 80;
+pub(super) const HWCOUNTER: u16 = 81;
+pub(super) const HWCOUNTER_NAME: u16 = 82;
+pub(super) const HWCOUNTER_VALUE: u16 = 83;
 pub(super) const DEV_DIM: u16 = 84;
 pub(super) const COPY_ON_FORK: u16 = 93;
+/// What `STAT_RES` asks for (`RDMA_NLDEV_ATTR_RES_QP` and `..._MR`).
+pub(super) const RES_QP: u32 = 19;
+pub(super) const RES_MR: u32 = 40;
 
 // Numbers of `netlink.h`.
 pub(super) const NLM_F_REQUEST: u16 = 1;
@@ -45,12 +54,21 @@ const NLMSG_MIN_TYPE: u16 = 16;
 /// A device has one port.
 const PORT: u32 = 1;
 
+/// The longest answer in bytes: tools receive into one page (`MNL_SOCKET_BUFFER_SIZE` of libmnl), and lose what is longer.
+pub(super) const LONGEST: usize = 4096;
+
+/// Counters that only files show, because one answer has no room for all: those of one priority each, of connection
+/// management, and of the simulated link.
+fn is_in_files_only(name: &str) -> bool {
+    name.contains("_prio") || name.starts_with("cm_") || name.starts_with("link_")
+}
+
 /// What answers a request: the bodies of messages.
 type Bodies = Result<Vec<Body>, Errno>;
 
 /// Answers the requests in these bytes, which came from the socket with this port ID: the messages to send there. `None` if
 /// they are too short to be a request, so that nobody would know which one an error is about.
-pub(super) fn answer(requests: &[u8], port: u32, devices: &dyn Fn() -> Vec<Shown>) -> Option<Vec<Vec<u8>>> {
+pub(super) fn answer(requests: &[u8], port: u32, devices: &dyn Devices) -> Option<Vec<Vec<u8>>> {
     let mut rest = requests;
     let mut parts = Vec::new();
     loop {
@@ -67,7 +85,7 @@ pub(super) fn answer(requests: &[u8], port: u32, devices: &dyn Fn() -> Vec<Shown
 
 /// The answer to one request with this header. `own` is the header of answers, but for their type and flags. There is no
 /// body if the length is wrong.
-fn one(own: Header, request: Header, body: Option<&[u8]>, devices: &dyn Fn() -> Vec<Shown>) -> Vec<Vec<u8>> {
+fn one(own: Header, request: Header, body: Option<&[u8]>, devices: &dyn Devices) -> Vec<Vec<u8>> {
     let is_request = request.flags & NLM_F_REQUEST != 0 && request.kind >= NLMSG_MIN_TYPE;
     let is_dump = request.flags & NLM_F_DUMP != 0;
     let bodies = match body {
@@ -97,19 +115,29 @@ fn one(own: Header, request: Header, body: Option<&[u8]>, devices: &dyn Fn() -> 
 }
 
 /// The answer about everything of a kind.
-fn dump(kind: u16, body: &[u8], devices: &dyn Fn() -> Vec<Shown>) -> Bodies {
+fn dump(kind: u16, body: &[u8], devices: &dyn Devices) -> Bodies {
     match kind.checked_sub(NLDEV) {
-        Some(GET) => Ok((0..).zip(&devices()).map(|(index, device)| device_body(index, device)).collect()),
+        Some(GET) => {
+            Ok((0..).zip(&devices.all()).map(|(index, device)| device_body(index, device)).collect())
+        }
         Some(PORT_GET) => {
             let (index, device) = asked(body, devices)?;
             Ok(vec![port_body(index, &device)])
+        }
+        // Counters that a user has bound to queue pairs or regions: there are none, as with drivers that have no such counters.
+        Some(STAT_GET) => {
+            asked(body, devices)?;
+            match number(body, STAT_RES)? {
+                RES_QP | RES_MR => Ok(Vec::new()),
+                _ => Err(Errno::INVALID),
+            }
         }
         _ => Err(Errno::UNSUPPORTED),
     }
 }
 
 /// The answer about one thing.
-fn single(kind: u16, body: &[u8], devices: &dyn Fn() -> Vec<Shown>) -> Bodies {
+fn single(kind: u16, body: &[u8], devices: &dyn Devices) -> Bodies {
     let body = match kind.checked_sub(NLDEV) {
         Some(GET) => {
             let (index, device) = asked(body, devices)?;
@@ -122,6 +150,16 @@ fn single(kind: u16, body: &[u8], devices: &dyn Fn() -> Vec<Shown>) -> Bodies {
             }
             port_body(index, &device)
         }
+        Some(STAT_GET) => {
+            let (index, device) = asked(body, devices)?;
+            if number(body, STAT_RES).is_ok() {
+                return Err(Errno::UNSUPPORTED);
+            }
+            if number(body, PORT_INDEX)? != PORT {
+                return Err(Errno::INVALID);
+            }
+            counters_body(index, &device, devices.counters(&device.name))
+        }
         // The devices exist in all network namespaces, and a child of `fork` may use the memory of its parent.
         Some(SYS_GET) => Body::default().u8(NETNS_MODE, 1).u8(COPY_ON_FORK, 1),
         _ => return Err(Errno::UNSUPPORTED),
@@ -130,10 +168,10 @@ fn single(kind: u16, body: &[u8], devices: &dyn Fn() -> Vec<Shown>) -> Bodies {
 }
 
 /// The device that a request is about. The kernel, too, refuses one that does not exist with EINVAL.
-fn asked(body: &[u8], devices: &dyn Fn() -> Vec<Shown>) -> Result<(u32, Shown), Errno> {
+fn asked(body: &[u8], devices: &dyn Devices) -> Result<(u32, Shown), Errno> {
     let index = number(body, DEV_INDEX)?;
     let at = usize::try_from(index).map_err(|_| Errno::INVALID)?;
-    devices().into_iter().nth(at).map(|device| (index, device)).ok_or(Errno::INVALID)
+    devices.all().into_iter().nth(at).map(|device| (index, device)).ok_or(Errno::INVALID)
 }
 
 /// The number in an attribute of a request.
@@ -171,4 +209,20 @@ fn port_body(index: u32, device: &Shown) -> Body {
         .maybe(device.netdev.as_ref(), |body, (index, name)| {
             body.u32(NDEV_INDEX, *index).text(NDEV_NAME, name)
         })
+}
+
+/// The counters of the port. Packets that were dropped, by reason, come last: if others are added one day, these give way.
+fn counters_body(index: u32, device: &Shown, mut counters: Vec<(String, u64)>) -> Body {
+    counters.retain(|(name, _)| !is_in_files_only(name));
+    counters.sort_by(|(a, _), (b, _)| (a.starts_with("dropped_"), a).cmp(&(b.starts_with("dropped_"), b)));
+    let head = Body::default().u32(DEV_INDEX, index).text(DEV_NAME, &device.name).u32(PORT_INDEX, PORT);
+    let room = LONGEST - HEADER - head.0.len() - ATTRIBUTE;
+    let mut entries = Body::default();
+    for (name, value) in &counters {
+        let entry = Body::default().text(HWCOUNTER_NAME, name).u64(HWCOUNTER_VALUE, *value);
+        if entries.0.len() + ATTRIBUTE + entry.0.len() <= room {
+            entries = entries.nested(HWCOUNTER, &entry);
+        }
+    }
+    head.nested(HWCOUNTERS, &entries)
 }

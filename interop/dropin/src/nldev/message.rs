@@ -5,10 +5,13 @@
 pub(super) const HEADER: usize = 16;
 
 /// The length of the header of an attribute.
-const ATTRIBUTE: usize = 4;
+pub(super) const ATTRIBUTE: usize = 4;
 
 /// The bits of the type of an attribute that are its number; the others are flags.
 const NUMBER: u16 = 0x3fff;
+
+/// The flag of an attribute whose value is attributes (`NLA_F_NESTED`).
+const NESTED: u16 = 0x8000;
 
 /// The header of a message.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -108,6 +111,11 @@ impl Body {
     /// A string, with the NUL that ends it.
     pub(super) fn text(self, number: u16, value: &str) -> Self {
         self.put(number, &[value.as_bytes(), &[0]].concat())
+    }
+
+    /// Attributes within an attribute.
+    pub(super) fn nested(self, number: u16, inner: &Self) -> Self {
+        self.put(number | NESTED, &inner.0)
     }
 
     /// An attribute that may be missing.

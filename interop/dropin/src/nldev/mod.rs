@@ -65,7 +65,7 @@ unsafe fn answered(file: c_int, message: &libc::msghdr) -> Result<usize, Errno> 
     }
     // SAFETY: guaranteed by the caller.
     let request = unsafe { gathered(message) };
-    let parts = answer::answer(&request, port, &shown::devices).ok_or(Errno::INVALID)?;
+    let parts = answer::answer(&request, port, &shown::Own).ok_or(Errno::INVALID)?;
     deliver(&parts, port)?;
     Ok(request.len())
 }

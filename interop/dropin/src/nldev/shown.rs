@@ -18,10 +18,37 @@ pub(super) struct Shown {
     pub(super) netdev: Option<(u32, String)>,
 }
 
-/// The devices of this process, in the order of their indexes.
-pub(super) fn devices() -> Vec<Shown> {
-    let all = config().into_iter();
-    all.flat_map(|config| config.devices.iter().map(|device| shown(config, &device.name))).collect()
+/// What is known of devices.
+pub(super) trait Devices {
+    /// All, in the order of their indexes.
+    fn all(&self) -> Vec<Shown>;
+
+    /// The counters of a port of one, and their values now, in any order.
+    fn counters(&self, device: &str) -> Vec<(String, u64)>;
+}
+
+/// The devices of this process.
+pub(super) struct Own;
+
+impl Devices for Own {
+    fn all(&self) -> Vec<Shown> {
+        let all = config().into_iter();
+        all.flat_map(|config| config.devices.iter().map(|device| shown(config, &device.name))).collect()
+    }
+
+    fn counters(&self, device: &str) -> Vec<(String, u64)> {
+        let folder = PathBuf::from(format!("/sys/class/infiniband/{device}/ports/1/hw_counters"));
+        let Some(folder) = config().and_then(|config| config.map_path(&folder)) else { return Vec::new() };
+        std::fs::read_dir(folder).map_or_else(|_| Vec::new(), |files| files.filter_map(counter).collect())
+    }
+}
+
+/// The counter in a file. How long the kernel caches counters is no counter.
+fn counter(file: std::io::Result<std::fs::DirEntry>) -> Option<(String, u64)> {
+    let file = file.ok()?;
+    let name = file.file_name().into_string().ok().filter(|name| name != "lifespan")?;
+    let value = std::fs::read_to_string(file.path()).ok()?.trim_end().parse().ok()?;
+    Some((name, value))
 }
 
 fn shown(config: &ProcessConfig, name: &str) -> Shown {

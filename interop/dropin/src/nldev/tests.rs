@@ -2,12 +2,29 @@
 
 use super::answer::*;
 use super::message::{Body, HEADER, Header, attributes};
-use super::shown::{Shown, guid, number};
+use super::shown::{Devices, Shown, guid, number};
 use super::*;
 
 /// The port ID of the socket, and the sequence number of the request.
 const OWN: u32 = 4711;
 const SEQ: u32 = 0x1234_5678;
+
+/// Two devices; with the second, more counters than an answer has room for.
+struct Two;
+
+impl Devices for Two {
+    fn all(&self) -> Vec<Shown> {
+        two()
+    }
+
+    fn counters(&self, device: &str) -> Vec<(String, u64)> {
+        let many = if device == "rnic1" { 200 } else { 0 };
+        let names =
+            ["dropped_b", "tx_bytes", "rx_prio0_bytes", "cm_held", "link_rx_bytes", "dropped_a", "rcvd_pkts"];
+        let more = (0..many).map(|number| (format!("dropped_many_{number:03}"), 1));
+        names.map(str::to_owned).into_iter().zip(1 << 32..).chain(more).collect()
+    }
+}
 
 fn two() -> Vec<Shown> {
     let device = |name: &str| Shown {
@@ -30,7 +47,7 @@ fn request(command: u16, flags: u16, body: &Body) -> Vec<u8> {
 
 /// The messages of an answer: the type, the flags and the body of each.
 fn answers(request: &[u8]) -> Vec<(u16, u16, Vec<u8>)> {
-    let parts = answer(request, OWN, &two).expect("it has a header");
+    let parts = answer(request, OWN, &Two).expect("it has a header");
     let read = |part: &Vec<u8>| {
         let header = Header::parse(part).expect("a header");
         assert_eq!((header.len as usize, header.seq, header.port), (part.len(), SEQ, OWN));
@@ -114,11 +131,59 @@ fn the_system_is_told_of() {
     assert_eq!(value(&all[0].2, COPY_ON_FORK), Some(&[1][..]));
 }
 
+/// The names and values of counters in an answer.
+fn counters(body: &[u8]) -> Vec<(String, u64)> {
+    let entries = attributes(value(body, HWCOUNTERS).expect("counters")).expect("entries");
+    let counter = |(number, entry): &(u16, &[u8])| {
+        assert_eq!(*number, HWCOUNTER);
+        let name = value(entry, HWCOUNTER_NAME).and_then(|name| name.strip_suffix(&[0])).expect("a name");
+        let count = value(entry, HWCOUNTER_VALUE).and_then(|value| value.try_into().ok()).expect("a value");
+        (String::from_utf8(name.to_vec()).expect("text"), u64::from_ne_bytes(count))
+    };
+    entries.iter().map(counter).collect()
+}
+
+#[test]
+fn counters_of_a_port_are_told_of_but_for_those_in_files_only() {
+    let asked = |device| Body::default().u32(DEV_INDEX, device).u32(PORT_INDEX, 1);
+    let all = answers(&request(STAT_GET, NLM_F_ACK, &asked(0)));
+    let [(_, 0, body), (NLMSG_ERROR, ..)] = all.as_slice() else { panic!("not one port: {all:?}") };
+    assert_eq!(value(body, DEV_INDEX), Some(&0u32.to_ne_bytes()[..]));
+    assert_eq!(value(body, DEV_NAME), Some(&b"rnic0\0"[..]));
+    assert_eq!(value(body, PORT_INDEX), Some(&1u32.to_ne_bytes()[..]));
+    let base = 1u64 << 32;
+    let expected =
+        [("rcvd_pkts", base + 6), ("tx_bytes", base + 1), ("dropped_a", base + 5), ("dropped_b", base)];
+    assert_eq!(counters(body), expected.map(|(name, value)| (name.to_owned(), value)));
+    // Tools receive no more than a page.
+    let parts = answer(&request(STAT_GET, 0, &asked(1)), OWN, &Two).expect("a request");
+    let [part] = parts.as_slice() else { panic!("one message") };
+    assert!((LONGEST - 48..=LONGEST).contains(&part.len()), "{}", part.len());
+    let told = counters(&part[HEADER..]);
+    assert_eq!((told[0].0.as_str(), told[1].0.as_str()), ("rcvd_pkts", "tx_bytes"));
+}
+
+/// No counters are bound to queue pairs or regions.
+#[test]
+fn a_dump_of_bound_counters_is_empty() {
+    let asked = |what| Body::default().u32(DEV_INDEX, 0).u32(STAT_RES, what);
+    for what in [RES_QP, RES_MR] {
+        let all = answers(&request(STAT_GET, NLM_F_DUMP, &asked(what)));
+        assert_eq!(all, [(NLMSG_DONE, NLM_F_MULTI, 0i32.to_ne_bytes().to_vec())]);
+    }
+    assert_eq!(error(&request(STAT_GET, 0, &asked(RES_QP).u32(PORT_INDEX, 1))), -libc::EOPNOTSUPP);
+    for body in [asked(0), Body::default().u32(DEV_INDEX, 0), Body::default().u32(STAT_RES, RES_QP)] {
+        assert_eq!(error(&request(STAT_GET, NLM_F_DUMP, &body)), -libc::EINVAL);
+    }
+}
+
 #[test]
 fn what_is_not_known_is_not_supported() {
     let device = Body::default().u32(DEV_INDEX, 0);
     // All other commands of today, of which 15 is GET_CHARDEV, and some that do not exist.
-    for command in (0..40).chain([1023]).filter(|command| ![GET, PORT_GET, SYS_GET].contains(command)) {
+    for command in
+        (0..40).chain([1023]).filter(|command| ![GET, PORT_GET, SYS_GET, STAT_GET].contains(command))
+    {
         for flags in [0, NLM_F_ACK, NLM_F_DUMP] {
             assert_eq!(error(&request(command, flags, &device)), -libc::EOPNOTSUPP, "{command} {flags}");
         }
@@ -142,6 +207,9 @@ fn requests_about_what_does_not_exist_are_invalid() {
         (PORT_GET, 0, Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 0)),
         (PORT_GET, 0, Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 2)),
         (PORT_GET, NLM_F_DUMP, Body::default()),
+        (STAT_GET, 0, Body::default().u32(DEV_INDEX, 0)),
+        (STAT_GET, 0, Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 2)),
+        (STAT_GET, 0, Body::default().u32(DEV_INDEX, 2).u32(PORT_INDEX, 1)),
     ] {
         assert_eq!(error(&request(command, flags, &body)), -libc::EINVAL, "{command} {:?}", body.0);
     }
@@ -151,7 +219,7 @@ fn requests_about_what_does_not_exist_are_invalid() {
 fn malformed_requests_are_refused() {
     let whole = request(GET, NLM_F_ACK, &Body::default().u32(DEV_INDEX, 0));
     for len in 0..HEADER {
-        assert_eq!(answer(&whole[..len], OWN, &two), None, "no header in {len} bytes");
+        assert_eq!(answer(&whole[..len], OWN, &Two), None, "no header in {len} bytes");
     }
     for len in HEADER..whole.len() {
         assert_eq!(error(&whole[..len]), -libc::EINVAL, "{len} bytes of {}", whole.len());
