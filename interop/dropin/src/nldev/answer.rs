@@ -124,7 +124,7 @@ fn dump(kind: u16, body: &[u8], devices: &dyn Devices) -> Bodies {
             let (index, device) = asked(body, devices)?;
             Ok(vec![port_body(index, &device)])
         }
-        // Counters that a user has bound to queue pairs or regions: there are none, as with drivers that have no such counters.
+        // No counter can be bound to a queue pair or a region here. For a driver like that, the kernel's list is empty too.
         Some(STAT_GET) => {
             asked(body, devices)?;
             match number(body, STAT_RES)? {
