@@ -90,8 +90,9 @@ fn rdma_is_refused_what_no_device_here_does() {
     }
     let folder = Folder::new();
     for arguments in [
-        &["resource"][..],
-        &["resource", "show", "qp"],
+        &["resource", "show", "mr"][..],
+        &["resource", "show", "cq"],
+        &["resource", "show", "cm_id"],
         &["statistic", "mode"],
         &["link", "add", "rxe0", "type", "rxe", "netdev", "lo"],
         &["dev", "set", "rnic0", "name", "other"],
@@ -148,6 +149,30 @@ fn rdma_tells_of_the_counters_of_running_programs() {
     assert!(told.len() > 50 && told == expected, "{told:?}\n{expected:?}");
     assert!(tool("rdma", &["statistic"]).starts_with("link rnic0/1 "));
     assert_eq!(tool("rdma", &["statistic", "qp", "show"]), "", "no counter is bound to a queue pair");
+
+    // The queue pairs, as `rnic show` has them.
+    let json = |arguments: &[&str]| -> Vec<serde_json::Value> {
+        let text = tool("rdma", arguments);
+        serde_json::from_str(&text).unwrap_or_else(|error| panic!("{error} in:\n{text}"))
+    };
+    let listed = json(&["-j", "resource", "show", "qp"]);
+    let [one] = listed.as_slice() else { panic!("not one queue pair: {listed:?}") };
+    for (key, value) in [("ifname", "rnic0"), ("type", "RC"), ("state", "RTS"), ("comm", "ibv_rc_pingpong")] {
+        assert_eq!(one[key], value, "{key} in {one}");
+    }
+    let shown = rnic(&folder).args(["show", "qp", "--json"]).output().expect("rnic").stdout;
+    let shown: Vec<serde_json::Value> = serde_json::from_slice(&shown).expect("JSON");
+    let same = shown.iter().find(|row| row["pid"] == one["pid"]).expect("the program of the queue pair");
+    let number = |text: &serde_json::Value| {
+        let digits = text.as_str().and_then(|text| text.strip_prefix("0x")).expect("a hexadecimal number");
+        u64::from_str_radix(digits, 16).expect("a number")
+    };
+    let told = [&one["lqpn"], &one["rqpn"]].map(|value| value.as_u64());
+    assert_eq!(told, [Some(number(&same["lqpn"])), Some(number(&same["peer_qpn"]))]);
+    let filter = format!("{}", one["lqpn"]);
+    let found = json(&["-j", "resource", "show", "qp", "link", "rnic0/1", "lqpn", &filter]);
+    assert!(found.len() == 1 && found[0]["pid"] == one["pid"], "{found:?}");
+    assert_eq!(json(&["-j", "resource"])[0]["qp"], 1);
     client.kill();
     server.kill();
 }

@@ -1,6 +1,7 @@
 //! Requests about devices, and the answer to each.
 
 use super::message::{ATTRIBUTE, Body, HEADER, Header, aligned, attributes};
+use super::resources;
 use super::shown::{Devices, Shown};
 use crate::errno::Errno;
 
@@ -12,6 +13,8 @@ const COMMAND_BITS: u32 = 10;
 pub(super) const GET: u16 = 1;
 pub(super) const PORT_GET: u16 = 5;
 pub(super) const SYS_GET: u16 = 6;
+pub(super) const RES_GET: u16 = 9;
+pub(super) const RES_QP_GET: u16 = 10;
 pub(super) const STAT_GET: u16 = 17;
 /// Attributes (`RDMA_NLDEV_ATTR_...`, `RDMA_NLDEV_SYS_ATTR_...`).
 pub(super) const DEV_INDEX: u16 = 1;
@@ -24,6 +27,20 @@ pub(super) const SYS_IMAGE_GUID: u16 = 7;
 pub(super) const PORT_STATE: u16 = 12;
 pub(super) const PORT_PHYS_STATE: u16 = 13;
 pub(super) const DEV_NODE_TYPE: u16 = 14;
+pub(super) const RES_SUMMARY: u16 = 15;
+pub(super) const RES_SUMMARY_ENTRY: u16 = 16;
+pub(super) const RES_SUMMARY_ENTRY_NAME: u16 = 17;
+pub(super) const RES_SUMMARY_ENTRY_CURR: u16 = 18;
+pub(super) const RES_QP: u16 = 19;
+pub(super) const RES_QP_ENTRY: u16 = 20;
+pub(super) const RES_LQPN: u16 = 21;
+pub(super) const RES_RQPN: u16 = 22;
+pub(super) const RES_RQ_PSN: u16 = 23;
+pub(super) const RES_SQ_PSN: u16 = 24;
+pub(super) const RES_TYPE: u16 = 26;
+pub(super) const RES_STATE: u16 = 27;
+pub(super) const RES_PID: u16 = 28;
+pub(super) const RES_MR: u16 = 40;
 pub(super) const NDEV_INDEX: u16 = 50;
 pub(super) const NDEV_NAME: u16 = 51;
 pub(super) const NETNS_MODE: u16 = 66;
@@ -35,9 +52,6 @@ pub(super) const HWCOUNTER_NAME: u16 = 82;
 pub(super) const HWCOUNTER_VALUE: u16 = 83;
 pub(super) const DEV_DIM: u16 = 84;
 pub(super) const COPY_ON_FORK: u16 = 93;
-/// What `STAT_RES` asks for (`RDMA_NLDEV_ATTR_RES_QP` and `..._MR`).
-pub(super) const RES_QP: u32 = 19;
-pub(super) const RES_MR: u32 = 40;
 
 // Numbers of `netlink.h`.
 pub(super) const NLM_F_REQUEST: u16 = 1;
@@ -52,7 +66,7 @@ pub(super) const NLMSG_DONE: u16 = 3;
 const NLMSG_MIN_TYPE: u16 = 16;
 
 /// A device has one port.
-const PORT: u32 = 1;
+pub(super) const PORT: u32 = 1;
 
 /// The longest answer in bytes: tools receive into one page (`MNL_SOCKET_BUFFER_SIZE` of libmnl), and lose what is longer.
 pub(super) const LONGEST: usize = 4096;
@@ -124,13 +138,19 @@ fn dump(kind: u16, body: &[u8], devices: &dyn Devices) -> Bodies {
             let (index, device) = asked(body, devices)?;
             Ok(vec![port_body(index, &device)])
         }
+        Some(RES_GET) => {
+            let all = (0..).zip(devices.all());
+            Ok(all.map(|(index, device)| summary_body(index, &device, devices)).collect())
+        }
+        Some(RES_QP_GET) => {
+            let (index, device) = asked(body, devices)?;
+            Ok(resources::queue_pair_bodies(&head(index, &device), &devices.queue_pairs(&device.name)))
+        }
         // No counter can be bound to a queue pair or a region here. For a driver like that, the kernel's list is empty too.
         Some(STAT_GET) => {
             asked(body, devices)?;
-            match number(body, STAT_RES)? {
-                RES_QP | RES_MR => Ok(Vec::new()),
-                _ => Err(Errno::INVALID),
-            }
+            let of = number(body, STAT_RES)?;
+            if [RES_QP, RES_MR].map(u32::from).contains(&of) { Ok(Vec::new()) } else { Err(Errno::INVALID) }
         }
         _ => Err(Errno::UNSUPPORTED),
     }
@@ -149,6 +169,17 @@ fn single(kind: u16, body: &[u8], devices: &dyn Devices) -> Bodies {
                 return Err(Errno::INVALID);
             }
             port_body(index, &device)
+        }
+        Some(RES_GET) => {
+            let (index, device) = asked(body, devices)?;
+            summary_body(index, &device, devices)
+        }
+        Some(RES_QP_GET) => {
+            let (index, device) = asked(body, devices)?;
+            let wanted = number(body, RES_LQPN)?;
+            let all = devices.queue_pairs(&device.name);
+            let found = all.iter().find(|one| one.qp.qpn == wanted).ok_or(Errno(libc::ENOENT))?;
+            resources::queue_pair(head(index, &device), found)
         }
         Some(STAT_GET) => {
             let (index, device) = asked(body, devices)?;
@@ -182,10 +213,17 @@ fn number(body: &[u8], wanted: u16) -> Result<u32, Errno> {
     Ok(u32::from_ne_bytes(bytes))
 }
 
+/// What names a device at the beginning of an answer.
+fn head(index: u32, device: &Shown) -> Body {
+    Body::default().u32(DEV_INDEX, index).text(DEV_NAME, &device.name)
+}
+
+fn summary_body(index: u32, device: &Shown, devices: &dyn Devices) -> Body {
+    resources::summary(head(index, device), devices.queue_pairs(&device.name).len())
+}
+
 fn device_body(index: u32, device: &Shown) -> Body {
-    Body::default()
-        .u32(DEV_INDEX, index)
-        .text(DEV_NAME, &device.name)
+    head(index, device)
         // How many there are.
         .u32(PORT_INDEX, PORT)
         .u64(CAP_FLAGS, crate::query::ALL_FLAGS)
@@ -200,9 +238,7 @@ fn device_body(index: u32, device: &Shown) -> Body {
 
 /// The kernel leaves the capabilities and LIDs of InfiniBand out for RoCE.
 fn port_body(index: u32, device: &Shown) -> Body {
-    Body::default()
-        .u32(DEV_INDEX, index)
-        .text(DEV_NAME, &device.name)
+    head(index, device)
         .u32(PORT_INDEX, PORT)
         .maybe(device.port_state, |body, state| body.u8(PORT_STATE, state))
         .maybe(device.physical_state, |body, state| body.u8(PORT_PHYS_STATE, state))
@@ -215,7 +251,7 @@ fn port_body(index: u32, device: &Shown) -> Body {
 fn counters_body(index: u32, device: &Shown, mut counters: Vec<(String, u64)>) -> Body {
     counters.retain(|(name, _)| !is_in_files_only(name));
     counters.sort_by(|(a, _), (b, _)| (a.starts_with("dropped_"), a).cmp(&(b.starts_with("dropped_"), b)));
-    let head = Body::default().u32(DEV_INDEX, index).text(DEV_NAME, &device.name).u32(PORT_INDEX, PORT);
+    let head = head(index, device).u32(PORT_INDEX, PORT);
     let room = LONGEST - HEADER - head.0.len() - ATTRIBUTE;
     let mut entries = Body::default();
     for (name, value) in &counters {

@@ -5,11 +5,12 @@
 //! kernel. Messages, answers and errors are those of Linux (`nldev.c`), and what is not known here is refused with
 //! EOPNOTSUPP.
 //!
-//! - `answer`: requests, and the answer to each. `message`: how both are written.
+//! - `answer`: requests, and the answer to each. `message`: how both are written. `resources`: queue pairs.
 //! - `shown`: the devices, as the files below `/sys/class/infiniband` show them.
 
 mod answer;
 mod message;
+mod resources;
 mod shown;
 
 use crate::cancel;

@@ -1,7 +1,8 @@
 //! The devices, as their files below `/sys/class/infiniband` show them: whoever asks in both ways is told the same.
 
 use crate::devices::config;
-use rnic::process::ProcessConfig;
+use rnic::engine::QpSnapshot;
+use rnic::process::{NamedDevice, ProcessConfig, PublishedQueuePairs, published_queue_pairs};
 use std::path::{Path, PathBuf};
 
 /// A device with one port. What a file does not tell is missing.
@@ -18,6 +19,14 @@ pub(super) struct Shown {
     pub(super) netdev: Option<(u32, String)>,
 }
 
+/// A queue pair of a program.
+#[derive(Clone, Debug)]
+pub(super) struct ShownQp {
+    /// The process that has it.
+    pub(super) pid: u32,
+    pub(super) qp: QpSnapshot,
+}
+
 /// What is known of devices.
 pub(super) trait Devices {
     /// All, in the order of their indexes.
@@ -25,6 +34,9 @@ pub(super) trait Devices {
 
     /// The counters of a port of one, and their values now, in any order.
     fn counters(&self, device: &str) -> Vec<(String, u64)>;
+
+    /// The queue pairs of one, of all programs that run.
+    fn queue_pairs(&self, device: &str) -> Vec<ShownQp>;
 }
 
 /// The devices of this process.
@@ -41,6 +53,24 @@ impl Devices for Own {
         let Some(folder) = config().and_then(|config| config.map_path(&folder)) else { return Vec::new() };
         std::fs::read_dir(folder).map_or_else(|_| Vec::new(), |files| files.filter_map(counter).collect())
     }
+
+    fn queue_pairs(&self, device: &str) -> Vec<ShownQp> {
+        let all = config().into_iter().flat_map(|config| &config.devices);
+        all.filter(|named| named.name == device).flat_map(queue_pairs).collect()
+    }
+}
+
+/// Queue pairs of the devices that have the address of this one; if it takes the first address that is free, of those of its
+/// name.
+fn queue_pairs(device: &NamedDevice) -> Vec<ShownQp> {
+    let all = device.run_dir.as_deref().and_then(|dir| published_queue_pairs(dir).ok()).unwrap_or_default();
+    let is_it = |one: &PublishedQueuePairs| match device.addresses.as_slice() {
+        [only] => one.address == only.ip,
+        _ => one.device == device.name,
+    };
+    let shown =
+        |one: PublishedQueuePairs| one.queue_pairs.into_iter().map(move |qp| ShownQp { pid: one.pid, qp });
+    all.into_iter().filter(is_it).flat_map(shown).collect()
 }
 
 /// The counter in a file. How long the kernel caches counters is no counter.

@@ -2,8 +2,9 @@
 
 use super::answer::*;
 use super::message::{Body, HEADER, Header, attributes};
-use super::shown::{Devices, Shown, guid, number};
+use super::shown::{Devices, Shown, ShownQp, guid, number};
 use super::*;
+use rnic::engine::QpSnapshot;
 
 /// The port ID of the socket, and the sequence number of the request.
 const OWN: u32 = 4711;
@@ -23,6 +24,34 @@ impl Devices for Two {
             ["dropped_b", "tx_bytes", "rx_prio0_bytes", "cm_held", "link_rx_bytes", "dropped_a", "rcvd_pkts"];
         let more = (0..many).map(|number| (format!("dropped_many_{number:03}"), 1));
         names.map(str::to_owned).into_iter().zip(1 << 32..).chain(more).collect()
+    }
+
+    fn queue_pairs(&self, device: &str) -> Vec<ShownQp> {
+        let kinds = [("RC", "RTS", 17), ("UD", "RESET", 18), ("XRC_RECV", "ERR", 19), ("new", "new", 20)];
+        let many =
+            if device == "rnic1" { (100..300).map(|qpn| ("UC", "RTR", qpn)).collect() } else { Vec::new() };
+        kinds
+            .into_iter()
+            .chain(many)
+            .map(|(kind, state, qpn)| ShownQp { pid: 9, qp: qp(kind, state, qpn) })
+            .collect()
+    }
+}
+
+fn qp(kind: &'static str, state: &'static str, qpn: u32) -> QpSnapshot {
+    QpSnapshot {
+        qpn,
+        qp_type: kind.into(),
+        state: state.into(),
+        peer: Some(([127, 0, 0, 2].into(), 0x22)),
+        next_psn: 5,
+        unacked_psn: 4,
+        expected_psn: 9,
+        sends: 1,
+        recvs: 2,
+        retries_left: 7,
+        rnr_retries_left: 7,
+        last_failure: None,
     }
 }
 
@@ -167,23 +196,80 @@ fn counters_of_a_port_are_told_of_but_for_those_in_files_only() {
 #[test]
 fn a_dump_of_bound_counters_is_empty() {
     let asked = |what| Body::default().u32(DEV_INDEX, 0).u32(STAT_RES, what);
-    for what in [RES_QP, RES_MR] {
+    let [queue_pairs, regions] = [RES_QP, RES_MR].map(u32::from);
+    for what in [queue_pairs, regions] {
         let all = answers(&request(STAT_GET, NLM_F_DUMP, &asked(what)));
         assert_eq!(all, [(NLMSG_DONE, NLM_F_MULTI, 0i32.to_ne_bytes().to_vec())]);
     }
-    assert_eq!(error(&request(STAT_GET, 0, &asked(RES_QP).u32(PORT_INDEX, 1))), -libc::EOPNOTSUPP);
-    for body in [asked(0), Body::default().u32(DEV_INDEX, 0), Body::default().u32(STAT_RES, RES_QP)] {
+    assert_eq!(error(&request(STAT_GET, 0, &asked(queue_pairs).u32(PORT_INDEX, 1))), -libc::EOPNOTSUPP);
+    for body in [asked(0), Body::default().u32(DEV_INDEX, 0), Body::default().u32(STAT_RES, queue_pairs)] {
         assert_eq!(error(&request(STAT_GET, NLM_F_DUMP, &body)), -libc::EINVAL);
     }
+}
+
+/// The entries of a table in an answer.
+fn entries(body: &[u8], table: u16, entry: u16) -> Vec<&[u8]> {
+    let all = attributes(value(body, table).expect("a table")).expect("entries");
+    let one = |(number, inner)| {
+        assert_eq!(number, entry);
+        inner
+    };
+    all.into_iter().map(one).collect()
+}
+
+fn number_of(body: &[u8], wanted: u16) -> Option<u64> {
+    value(body, wanted).map(|bytes| bytes.iter().rev().fold(0, |sum, byte| sum << 8 | u64::from(*byte)))
+}
+
+/// Of queue pairs that are not connected, nothing of a peer is told; of a type and a state that nobody knows, neither.
+#[test]
+fn queue_pairs_are_told_of_and_counted() {
+    let all = answers(&request(RES_QP_GET, NLM_F_DUMP, &Body::default().u32(DEV_INDEX, 0)));
+    let [(_, NLM_F_MULTI, body), (NLMSG_DONE, ..)] = all.as_slice() else { panic!("not a table: {all:?}") };
+    assert_eq!(value(body, DEV_NAME), Some(&b"rnic0\0"[..]));
+    let numbers = [RES_LQPN, RES_RQPN, RES_RQ_PSN, RES_SQ_PSN, RES_TYPE, RES_STATE, RES_PID, PORT_INDEX];
+    let told = entries(body, RES_QP, RES_QP_ENTRY);
+    let told: Vec<_> = told.iter().map(|entry| numbers.map(|number| number_of(entry, number))).collect();
+    let datagram = |qpn, kind, state| [Some(qpn), None, None, Some(5), kind, state, Some(9), Some(1)];
+    let connected = [Some(17), Some(0x22), Some(9), Some(5), Some(2), Some(3), Some(9), Some(1)];
+    let xrc = datagram(19, Some(10), Some(6));
+    assert_eq!(told, [connected, datagram(18, Some(4), Some(0)), xrc, datagram(20, None, None)]);
+
+    // One of them, by its number, without a table.
+    let one = |qpn| request(RES_QP_GET, 0, &Body::default().u32(DEV_INDEX, 0).u32(RES_LQPN, qpn));
+    let all = answers(&one(17));
+    let [(_, 0, body)] = all.as_slice() else { panic!("not one: {all:?}") };
+    assert_eq!(numbers.map(|number| number_of(body, number)), connected);
+    assert_eq!(error(&one(16)), -libc::ENOENT);
+
+    // The number of them; a dump is about all devices.
+    let summary = |body: &[u8]| {
+        let [entry] = entries(body, RES_SUMMARY, RES_SUMMARY_ENTRY)[..] else { panic!("not one kind") };
+        assert_eq!(value(entry, RES_SUMMARY_ENTRY_NAME), Some(&b"qp\0"[..]));
+        number_of(entry, RES_SUMMARY_ENTRY_CURR)
+    };
+    let all = answers(&request(RES_GET, 0, &Body::default().u32(DEV_INDEX, 1)));
+    assert_eq!(summary(&all[0].2), Some(204));
+    let all = answers(&request(RES_GET, NLM_F_DUMP, &Body::default()));
+    assert_eq!((all.len(), summary(&all[0].2), summary(&all[1].2)), (3, Some(4), Some(204)));
+}
+
+#[test]
+fn more_queue_pairs_than_one_message_has_room_for_are_told_of_in_several() {
+    let asked = request(RES_QP_GET, NLM_F_DUMP, &Body::default().u32(DEV_INDEX, 1));
+    let parts = answer(&asked, OWN, &Two).expect("a request");
+    assert!(parts.len() == 5 && parts.iter().all(|part| part.len() <= LONGEST), "{} parts", parts.len());
+    let tables = parts[..4].iter().flat_map(|part| entries(&part[HEADER..], RES_QP, RES_QP_ENTRY));
+    let qpns: Vec<_> = tables.filter_map(|entry| number_of(entry, RES_LQPN)).collect();
+    assert!(qpns.iter().copied().eq((17..21).chain(100..300)), "{qpns:?}");
 }
 
 #[test]
 fn what_is_not_known_is_not_supported() {
     let device = Body::default().u32(DEV_INDEX, 0);
     // All other commands of today, of which 15 is GET_CHARDEV, and some that do not exist.
-    for command in
-        (0..40).chain([1023]).filter(|command| ![GET, PORT_GET, SYS_GET, STAT_GET].contains(command))
-    {
+    let known = [GET, PORT_GET, SYS_GET, RES_GET, RES_QP_GET, STAT_GET];
+    for command in (0..40).chain([1023]).filter(|command| !known.contains(command)) {
         for flags in [0, NLM_F_ACK, NLM_F_DUMP] {
             assert_eq!(error(&request(command, flags, &device)), -libc::EOPNOTSUPP, "{command} {flags}");
         }
@@ -207,6 +293,10 @@ fn requests_about_what_does_not_exist_are_invalid() {
         (PORT_GET, 0, Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 0)),
         (PORT_GET, 0, Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 2)),
         (PORT_GET, NLM_F_DUMP, Body::default()),
+        (RES_GET, 0, Body::default()),
+        (RES_QP_GET, 0, Body::default().u32(DEV_INDEX, 0)),
+        (RES_QP_GET, 0, Body::default().u32(RES_LQPN, 17)),
+        (RES_QP_GET, NLM_F_DUMP, Body::default().u32(DEV_INDEX, 2)),
         (STAT_GET, 0, Body::default().u32(DEV_INDEX, 0)),
         (STAT_GET, 0, Body::default().u32(DEV_INDEX, 0).u32(PORT_INDEX, 2)),
         (STAT_GET, 0, Body::default().u32(DEV_INDEX, 2).u32(PORT_INDEX, 1)),

@@ -3,12 +3,15 @@
 use super::memory::store;
 use super::pipe::PipeId;
 use super::service::Space;
-use super::state::{Id, Remains, read};
-use super::{Ucma, abi};
+use super::state::{Id, Remains, SETTLES, read};
+use super::{Ucma, abi, comes_back};
 use crate::errno::Errno;
 use crate::hub::locked;
 use rnic::QpType;
 use zerocopy::IntoBytes;
+
+/// How often the end of an identifier looks whether its latest event was taken.
+const STEPS: u32 = 100;
 
 macro_rules! commands {
     ($($number:literal $name:ident $call:literal;)*) => {
@@ -138,10 +141,19 @@ impl Ucma {
         told
     }
 
+    /// An event of it that has just come may still be taken by the thread that was told of it.
     fn destroy_id(&self, channel: PipeId, command: &Command<'_>) -> Result<(), Errno> {
         command.reserve(4)?;
         let destroy: abi::DestroyId = read(command.input);
         let mut remains = Remains::default();
+        // Bounded, because requests for a listener may go on arriving.
+        for _ in 0..STEPS {
+            let taker = locked(&self.state).taker(channel, destroy.id);
+            if !taker.is_some_and(comes_back) {
+                break;
+            }
+            std::thread::sleep(SETTLES / STEPS);
+        }
         let reported = {
             let mut state = locked(&self.state);
             state.id(channel, destroy.id)?;

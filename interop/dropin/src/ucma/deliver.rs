@@ -219,7 +219,7 @@ impl State {
         let new = self.add_id(id);
         self.tie(new, device, link);
         let answer = answer(uid, new, event::CONNECT_REQUEST, 0, param, ece);
-        self.queue(number, Waiting { id: number, announces: Some(new), group: None, answer });
+        self.queue(number, Waiting { announces: Some(new), ..Waiting::new(number, answer) });
     }
 
     fn refused(&mut self, device: usize, connection: ConnectionId, status: i32, private_data: &[u8]) {

@@ -188,7 +188,6 @@ impl Ucma {
     /// free the channel's memory, which that thread reads, right after the close (rping).
     fn closing(&self, fd: c_int) -> Option<PipeId> {
         let id = self.find(fd)?;
-        let comes_back = |away: Pid| away != gettid() && lives(away);
         let waits = if blocks(fd) { WAITS_FOR_AWAY } else { 0 };
         for _ in 0..waits {
             let away = locked(&self.state).channels.get(&id).and_then(|channel| channel.away);
@@ -400,6 +399,11 @@ extern "C" fn is_open(fd: c_int) -> bool {
     let is_open = inside(|| existing().is_some_and(|ucma| ucma.find(fd).is_some())).unwrap_or(false);
     errno.set();
     is_open
+}
+
+/// Whether a thread that has taken an event may ask for another one while this thread waits for it.
+fn comes_back(away: Pid) -> bool {
+    away != gettid() && lives(away)
 }
 
 /// Whether a thread of this process has not ended.

@@ -73,7 +73,7 @@ impl Ucma {
         state.id(channel, id)?;
         let group = state.add_group(Group { id, reported: 0 });
         let answer = answer(uid, group, event::MULTICAST_JOIN, 0, param.as_bytes(), Ece::default());
-        state.queue(id, Waiting { id, announces: None, group: Some(group), answer });
+        state.queue(id, Waiting { group: Some(group), ..Waiting::new(id, answer) });
         Ok(group)
     }
 

@@ -110,7 +110,7 @@ impl Ucma {
         let uid = state.id(channel, command.id)?.uid;
         let (status, arg) = (command.status.cast_signed(), command.arg.to_ne_bytes());
         let answer = answer(uid, command.id, command.event, status, &arg, abi::Ece::default());
-        state.queue(command.id, Waiting { id: command.id, announces: None, group: None, answer });
+        state.queue(command.id, Waiting::new(command.id, answer));
         Ok(())
     }
 }

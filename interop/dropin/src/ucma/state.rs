@@ -15,6 +15,7 @@ use rnic::cm::{Binding, PortTable};
 use std::collections::{BTreeMap, VecDeque};
 use std::ffi::c_int;
 use std::sync::Arc;
+use std::time::{Duration, Instant};
 use zerocopy::{FromBytes, IntoBytes};
 
 /// A channel: an open file of the device.
@@ -25,6 +26,9 @@ pub(super) struct Channel {
     pub(super) away: Option<Pid>,
 }
 
+/// How long a thread that `poll` has woken may take until it asks for its event: a few slices of the scheduler.
+pub(super) const SETTLES: Duration = Duration::from_millis(10);
+
 /// An event that waits.
 pub(super) struct Waiting {
     /// The identifier that it is counted for.
@@ -34,6 +38,14 @@ pub(super) struct Waiting {
     /// The multicast group whose event it is.
     pub(super) group: Option<u32>,
     pub(super) answer: Box<EventAnswer>,
+    /// When it made the channel readable.
+    pub(super) since: Instant,
+}
+
+impl Waiting {
+    pub(super) fn new(id: u32, answer: Box<EventAnswer>) -> Self {
+        Self { id, announces: None, group: None, answer, since: Instant::now() }
+    }
 }
 
 /// How far an identifier has come (`enum rdma_cm_state` of Linux).
@@ -228,7 +240,18 @@ impl State {
     pub(super) fn tell_with(&mut self, number: u32, event: u32, status: i32, param: &[u8], ece: Ece) {
         let Some(id) = self.ids.get(&number) else { return };
         let answer = answer(id.uid, number, event, status, param, ece);
-        self.queue(number, Waiting { id: number, announces: None, group: None, answer });
+        self.queue(number, Waiting::new(number, answer));
+    }
+
+    /// The thread that may be about to take an event of an identifier, which has just come.
+    ///
+    /// `poll` may have told that thread of the event. If it is removed now, the thread asks for it, and waits for ever;
+    /// rping's thread for events, which only ever ends in `poll`, then hangs. The kernel has the same race, in fewer
+    /// instructions. A thread that asks without `poll` is not away.
+    pub(super) fn taker(&self, channel: PipeId, number: u32) -> Option<Pid> {
+        let channel = self.channels.get(&channel)?;
+        let is_fresh = |waiting: &Waiting| waiting.id == number && waiting.since.elapsed() < SETTLES;
+        channel.away.filter(|_| channel.events.iter().any(is_fresh))
     }
 
     /// Removes the events of an identifier that wait, and returns the new identifiers that they announced.
@@ -362,4 +385,31 @@ pub(super) fn read<T: FromBytes + IntoBytes>(bytes: &[u8]) -> T {
     let len = room.len().min(bytes.len());
     room[..len].copy_from_slice(&bytes[..len]);
     value
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rnic::cm::Ports;
+    use std::sync::Mutex;
+
+    #[test]
+    fn an_event_that_has_just_come_is_safe_from_the_end_of_its_identifier() {
+        let (pipe, read) = Pipe::new(0).expect("a pipe");
+        let channel = pipe.id;
+        let mut state = State::new(Arc::new(Mutex::new(Ports::new(1024..=2048, 1))));
+        state.channels.insert(channel, Channel { pipe, events: VecDeque::new(), away: None });
+        let [fresh, old, none] =
+            [1, 2, 3].map(|uid| state.add_id(Id::new(channel, uid, Space::Tcp, QpType::Rc)));
+        let at = |id, since| Waiting { since, ..Waiting::new(id, answer(1, id, 0, 0, &[], Ece::default())) };
+        let now = Instant::now();
+        state.queue(fresh, at(fresh, now + Duration::from_secs(3600)));
+        state.queue(old, at(old, now.checked_sub(SETTLES).expect("a clock that has run for a while")));
+        for away in [None, Some(Pid::from_raw(7))] {
+            state.channels.get_mut(&channel).expect("there is one").away = away;
+            assert_eq!([fresh, old, none].map(|id| state.taker(channel, id)), [away, None, None]);
+        }
+        // SAFETY: the descriptor is that of this test.
+        unsafe { libc::close(read) };
+    }
 }
