@@ -261,10 +261,15 @@ impl Ucma {
             return Err(Errno(libc::ENOSPC));
         }
         let to: abi::GetEvent = read(command.input);
-        let taken = if woken { locked(&self.state).take(channel) } else { None };
-        if let Some(channel) = locked(&self.state).channels.get_mut(&channel) {
-            channel.away = taken.is_some().then(gettid);
-        }
+        let taken = {
+            let mut state = locked(&self.state);
+            let taken = if woken { state.take(channel) } else { None };
+            if let Some(channel) = state.channels.get_mut(&channel) {
+                // It takes one at once if there is one now.
+                channel.away = (taken.is_some() || !channel.events.is_empty()).then(gettid);
+            }
+            taken
+        };
         let Some(event) = taken else { return Ok(false) };
         command.reply(to.response, event.as_bytes())?;
         Ok(true)

@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(super) struct Channel {
     pub(super) pipe: Pipe,
     pub(super) events: VecDeque<Waiting>,
-    /// The thread that took the latest event, until it asks for another.
+    /// The thread that took the latest event, until it asks for another while there is none.
     pub(super) away: Option<Pid>,
 }
 
@@ -247,7 +247,7 @@ impl State {
     ///
     /// `poll` may have told that thread of the event. If it is removed now, the thread asks for it, and waits for ever;
     /// rping's thread for events, which only ever ends in `poll`, then hangs. The kernel has the same race, in fewer
-    /// instructions. A thread that asks without `poll` is not away.
+    /// instructions. A thread that waits without `poll` is not away.
     pub(super) fn taker(&self, channel: PipeId, number: u32) -> Option<Pid> {
         let channel = self.channels.get(&channel)?;
         let is_fresh = |waiting: &Waiting| waiting.id == number && waiting.since.elapsed() < SETTLES;
