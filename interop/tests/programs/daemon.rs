@@ -186,6 +186,44 @@ const CONNECTING: &[[&str; 2]] = &[
     ["ib_write_bw -R -p & -n 1000", "ib_write_bw -R -p & -n 1000 @"],
 ];
 
+/// A tool that knows nothing of rnic sees one port, with what all programs at the address count and have.
+#[test]
+fn tools_see_one_port_for_all_programs_at_an_address() {
+    if !has("rdma") || !has("ibv_rc_pingpong") {
+        return;
+    }
+    let daemon = Daemon::start();
+    let port = lab::free_port();
+    let line = format!("ibv_rc_pingpong -g 0 -n 100000000 -p {port}");
+    let mut server = daemon.begin(&line);
+    assert!(lab::await_listener(port, &mut server), "{}", server.text());
+    let mut client = daemon.begin(&format!("{line} 127.0.0.1"));
+    let sent = || -> Vec<u64> {
+        daemon.shows(&["counters"]).iter().filter_map(|row| row["sent_pkts"].as_u64()).collect()
+    };
+    let begin = Instant::now();
+    while sent().iter().filter(|sent| **sent > 100).count() < 2 {
+        assert!(!client.has_ended() && begin.elapsed() < LIMIT, "{}", client.text());
+        sleep(Duration::from_millis(20));
+    }
+    let tool = |line: &str| -> Vec<serde_json::Value> {
+        let ended = daemon.begin(line).wait(LIMIT);
+        assert_eq!(ended.fault(), None, "{line}: {}", ended.text);
+        serde_json::from_str(&ended.text).unwrap_or_else(|error| panic!("{line}: {error} in {}", ended.text))
+    };
+    let before = daemon.counted("sent_pkts");
+    let told = tool("rdma -j statistic show link rnic0/1")[0]["sent_pkts"].as_u64().expect("a counter");
+    let after = daemon.counted("sent_pkts");
+    assert!((before..=after).contains(&told), "{told} is not between {before} and {after}");
+    let qps = tool("rdma -j resource show qp");
+    let mut pids: Vec<_> = qps.iter().filter_map(|qp| qp["pid"].as_u64()).collect();
+    pids.sort_unstable();
+    pids.dedup();
+    assert_eq!((qps.len(), pids.len()), (2, 2), "{qps:?}");
+    client.kill();
+    server.kill();
+}
+
 #[test]
 fn programs_of_all_kinds_share_an_address() {
     let _alone = lab::alone();

@@ -78,6 +78,24 @@ pub fn published(run_dir: &Path) -> io::Result<Vec<Published>> {
     Ok(all)
 }
 
+/// The counters of a port, of the programs at its address, the oldest first: those that run share the port, as at the daemon,
+/// and what they count is added. If none runs, those of the latest. `None` if there is no program.
+pub(super) fn of_port<'a>(
+    programs: impl DoubleEndedIterator<Item = &'a Published> + Clone,
+) -> Option<Vec<(String, u64)>> {
+    let latest = programs.clone().rfind(|one| one.running).or_else(|| programs.clone().next_back())?;
+    // An address of another network namespace is that of another port.
+    let shares =
+        |one: &&Published| one.running && one.namespace == latest.namespace && !std::ptr::eq(*one, latest);
+    let mut all = latest.counters.clone();
+    for (name, value) in programs.filter(shares).flat_map(|other| &other.counters) {
+        if let Some((_, total)) = all.iter_mut().find(|(of, _)| of == name) {
+            *total = if name.ends_with("_max") { (*total).max(*value) } else { total.saturating_add(*value) };
+        }
+    }
+    Some(all)
+}
+
 fn folder(run_dir: &Path) -> PathBuf {
     run_dir.join("counters")
 }

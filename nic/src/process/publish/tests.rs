@@ -185,3 +185,40 @@ fn a_hostile_file_neither_fills_memory_nor_reaches_the_terminal() {
     fs::write(&path, b"\xff\xfe").expect("a file");
     assert_eq!(Published::read_from(&file), None);
 }
+
+/// Programs that share an address of the daemon share its port.
+#[test]
+fn the_counters_of_a_port_are_the_sums_of_those_who_run_at_it() {
+    let one = |pid, running, inode, values: [u64; 3]| Published {
+        device: "rnic0".to_owned(),
+        address: IpAddr::from([127, 83, 2, 9]),
+        namespace: NetNamespace { inode, cookie: 0 },
+        pid,
+        comm: String::new(),
+        running,
+        updated: SystemTime::UNIX_EPOCH,
+        counters: ["tx_bytes", "link_rx_queue_max", "rx_bytes"]
+            .map(str::to_owned)
+            .into_iter()
+            .zip(values)
+            .collect(),
+    };
+    let elsewhere = one(1, true, 2, [1000, 1000, 1000]);
+    let all = [
+        elsewhere,
+        one(2, false, 1, [9, 9, 9]),
+        one(3, true, 1, [1, 7, 3]),
+        one(4, true, 1, [10, 5, u64::MAX]),
+    ];
+    let values = |programs: &[Published]| -> Option<Vec<u64>> {
+        Some(of_port(programs.iter())?.into_iter().map(|(_, value)| value).collect())
+    };
+    assert_eq!(values(&all), Some(vec![11, 7, u64::MAX]), "of this namespace, of those who run");
+    assert_eq!(values(&all[..3]), Some(vec![1, 7, 3]));
+    assert_eq!(values(&all[1..2]), Some(vec![9, 9, 9]), "the latest, if none runs");
+    assert_eq!(values(&[]), None);
+    // A program of another version has other counters.
+    let mut other = all[2].clone();
+    other.counters.remove(0);
+    assert_eq!(values(&[other, all[3].clone()]), Some(vec![10, 7, u64::MAX]));
+}

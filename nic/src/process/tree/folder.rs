@@ -4,6 +4,7 @@ use super::content::{self, Wanted};
 use super::view::View;
 use super::write;
 use crate::DeviceConfig;
+use crate::process::publish::of_port;
 use crate::process::run_dir::make_locked;
 use crate::process::{GidLayout, HostAddress, NamedDevice, Published, node_guid, published};
 use std::collections::BTreeSet;
@@ -21,8 +22,8 @@ const MARK: &str = ".rnic-sysfs";
 /// programs do, has to be pointed to this folder instead: `prometheus-node-exporter --path.sysfs=FOLDER`. It can also
 /// be mounted at `/sys/class/infiniband` of a container.
 ///
-/// Devices of different programs may have the same name, but never the same address, so each device is named after both
-/// here: `rnic0_127.0.0.1`. The name does not change while the device is open, because labels of a time series must not
+/// Devices of different programs may have the same name, so each device is named after its address too: `rnic0_127.0.0.1`.
+/// Programs that share an address of the daemon share the device, whose counters are their sums. The name does not change while the device is open, because labels of a time series must not
 /// change.
 #[derive(Debug)]
 pub struct SysFolder {
@@ -65,13 +66,21 @@ impl SysFolder {
     /// The run folder cannot be read, or a file cannot be written.
     pub fn update(&mut self) -> io::Result<&BTreeSet<String>> {
         let mut names = BTreeSet::new();
-        for (number, one) in published(&self.run_dir)?.iter().filter(|one| one.running).enumerate() {
+        let mut programs = published(&self.run_dir)?;
+        programs.retain(|one| one.running);
+        programs.sort_by_key(|one| one.pid);
+        let port = |one: &Published| (one.device.clone(), one.address, one.namespace);
+        for (number, one) in programs.iter().enumerate() {
+            let shared = programs.iter().filter(|other| port(other) == port(one));
+            if shared.clone().next().is_some_and(|first| !std::ptr::eq(first, one)) {
+                continue;
+            }
             let mut device = device(one, &self.run_dir);
             if names.contains(&device.name) {
                 // Programs in different network namespaces can share a run folder and have the same address.
                 device.name = format!("{}_{}", device.name, one.pid);
             }
-            self.show(&device, number)?;
+            self.show(&device, of_port(shared).unwrap_or_default(), number)?;
             names.insert(device.name);
         }
         for gone in self.shown.difference(&names) {
@@ -85,11 +94,11 @@ impl SysFolder {
 
     /// Writes the files of a device: a new one's aside, because a program that looks at this moment must see all of them
     /// or none.
-    fn show(&self, device: &NamedDevice, number: usize) -> io::Result<()> {
+    fn show(&self, device: &NamedDevice, counters: Vec<(String, u64)>, number: usize) -> io::Result<()> {
         let (place, name) = (self.root.join(DEVICES).join(&device.name), &device.name);
         let is_new = !self.shown.contains(name);
         let folder = if is_new { self.root.join(ASIDE).join(name) } else { place.clone() };
-        let view = View::new(device, GidLayout::default());
+        let view = View::elsewhere(device, GidLayout::default(), Box::new(|| counters));
         for (file, text) in content::files(&view, number, Wanted::All) {
             let below = Path::new(&file).strip_prefix("sys").and_then(|file| file.strip_prefix(DEVICES));
             if let Some(below) = below.ok().and_then(|file| file.strip_prefix(name).ok()) {

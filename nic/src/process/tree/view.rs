@@ -3,6 +3,7 @@
 use crate::Counters;
 use crate::PKey;
 use crate::net::{SocketCounters, interfaces};
+use crate::process::publish::of_port;
 use crate::process::{GidLayout, NamedDevice, opened, published};
 use rnic_core::gid::{GidEntry, GidType, NetInterface};
 use std::cell::LazyCell;
@@ -21,7 +22,9 @@ pub(super) struct View<'a> {
     pub(super) counters: Counted<'a>,
 }
 
-type Counted<'a> = LazyCell<Vec<(String, u64)>, Box<dyn FnOnce() -> Vec<(String, u64)> + 'a>>;
+type Counting<'a> = Box<dyn FnOnce() -> Vec<(String, u64)> + 'a>;
+
+type Counted<'a> = LazyCell<Vec<(String, u64)>, Counting<'a>>;
 
 impl<'a> View<'a> {
     pub(super) fn new(device: &'a NamedDevice, layout: GidLayout) -> Self {
@@ -37,6 +40,12 @@ impl<'a> View<'a> {
                 counters: LazyCell::new(Box::new(move || named(&open.counters()))),
             };
         }
+        let address = device.only_address();
+        Self::elsewhere(device, layout, Box::new(move || counters_elsewhere(device, address)))
+    }
+
+    /// A device that this process does not have open, with these counters.
+    pub(super) fn elsewhere(device: &'a NamedDevice, layout: GidLayout, counters: Counting<'a>) -> Self {
         let address = device.only_address();
         let netdev = netdev(address);
         // 0: an interface that has just been removed.
@@ -54,7 +63,7 @@ impl<'a> View<'a> {
             active: true,
             pkeys: device.config.pkeys.clone(),
             netdev,
-            counters: LazyCell::new(Box::new(move || counters_elsewhere(device, address))),
+            counters: LazyCell::new(counters),
         }
     }
 
@@ -72,17 +81,16 @@ fn netdev(address: Option<IpAddr>) -> String {
     owner.map_or_else(|| "lo".to_owned(), |interface| interface.name)
 }
 
-/// The counters of a device that this process does not have open. Either a tool looks at a device that is open in another
-/// program and has the same address, or the program has closed its own device.
+/// The counters of a device that this process does not have open. Either a tool looks at a device that is open in other
+/// programs and has the same address, or the program has closed its own device.
 fn counters_elsewhere(device: &NamedDevice, address: Option<IpAddr>) -> Vec<(String, u64)> {
     let own = std::process::id();
     let same = |name: &str, at: IpAddr, pid: u32| {
         Some(at) == address || (address.is_none() && pid == own && name == device.name)
     };
     let all = device.run_dir.as_deref().and_then(|dir| published(dir).ok()).unwrap_or_default();
-    let last = all.into_iter().rfind(|one| same(&one.device, one.address, one.pid));
     let zero = || named(&Counters { socket: Some(SocketCounters::default()), ..Counters::default() });
-    last.map_or_else(zero, |one| one.counters)
+    of_port(all.iter().filter(|one| same(&one.device, one.address, one.pid))).unwrap_or_else(zero)
 }
 
 fn named(counters: &Counters) -> Vec<(String, u64)> {
