@@ -209,7 +209,9 @@ fn tools_see_one_port_for_all_programs_at_an_address() {
     let tool = |line: &str| -> Vec<serde_json::Value> {
         let ended = daemon.begin(line).wait(LIMIT);
         assert_eq!(ended.fault(), None, "{line}: {}", ended.text);
-        serde_json::from_str(&ended.text).unwrap_or_else(|error| panic!("{line}: {error} in {}", ended.text))
+        // `rnic run` has said before which daemon it is.
+        let json = ended.text.find('[').map_or("", |start| &ended.text[start..]);
+        serde_json::from_str(json).unwrap_or_else(|error| panic!("{line}: {error} in {}", ended.text))
     };
     let before = daemon.counted("sent_pkts");
     let told = tool("rdma -j statistic show link rnic0/1")[0]["sent_pkts"].as_u64().expect("a counter");

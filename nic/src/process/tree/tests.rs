@@ -1,7 +1,9 @@
 use super::*;
+use crate::process::publish::Publication;
 use crate::process::{GidLayout, Settings};
-use crate::{RcEnd, WcStatus};
+use crate::{Counters, QpCounters, RcEnd, WcStatus};
 use std::io::Read;
+use std::net::IpAddr;
 use std::os::fd::{AsFd, AsRawFd};
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
@@ -283,5 +285,29 @@ fn a_folder_shows_the_devices_of_running_programs_as_files() {
     fs::create_dir_all(root.join("kernel")).expect("a folder");
     let foreign = SysFolder::new(&root, &run_dir).expect_err("somebody else's");
     assert_eq!(foreign.kind(), ErrorKind::DirectoryNotEmpty, "{foreign}");
+    fs::remove_dir_all(&place).expect("the folder");
+}
+
+/// Two programs at an address of the daemon: one device with the sums, whichever of them changed last.
+#[test]
+fn a_folder_shows_programs_that_share_an_address_as_one_device() {
+    let place = std::env::temp_dir().join(format!("rnic-sysshared-{}", std::process::id()));
+    let (run_dir, root) = (place.join("run"), place.join("sys"));
+    let address = IpAddr::from([127, 83, 6, 1]);
+    let [a, b] = [(); 2].map(|()| Publication::in_folder(&run_dir, "rnic0", address).expect("a file"));
+    let mut folder = SysFolder::new(&root, &run_dir).expect("a new folder");
+    for (program, count, sum) in [(&a, 3, 3), (&b, 4, 7), (&a, 5, 9)] {
+        let qp = QpCounters { sent_pkts: count, ..QpCounters::default() };
+        program.write(&Counters { qp, ..Counters::default() });
+        let names = folder.update().expect("written");
+        assert!(names.iter().eq(["rnic0_127.83.6.1"]), "{names:?}");
+        let file = root.join("class/infiniband/rnic0_127.83.6.1/ports/1/hw_counters/sent_pkts");
+        assert_eq!(fs::read_to_string(file).expect("a counter"), format!("{sum}\n"));
+    }
+    drop(b);
+    folder.update().expect("written");
+    let file = root.join("class/infiniband/rnic0_127.83.6.1/ports/1/hw_counters/sent_pkts");
+    assert_eq!(fs::read_to_string(file).expect("a counter"), "5\n", "of the one that runs");
+    folder.remove().expect("removed");
     fs::remove_dir_all(&place).expect("the folder");
 }
