@@ -33,8 +33,9 @@ pub(super) fn queue_pair_bodies(head: &Body, queue_pairs: &[ShownQp]) -> Vec<Bod
     tables.into_iter().map(|table| Body(head.0.clone()).nested(RES_QP, &table)).collect()
 }
 
-/// The attributes of a queue pair, after those of `head`. The kernel tells of the peer and of what is expected from it for
-/// connected types only. The codes of types and states are those of verbs. Of a program it tells the process ID, by which a tool finds the name.
+/// The attributes of a queue pair, after those of `head`. As in the kernel, only connected types have a peer and an expected
+/// PSN, and a program is given by its process ID, from which a tool finds its name. The codes of types and states are those
+/// of verbs.
 pub(super) fn queue_pair(head: Body, ShownQp { pid, qp }: &ShownQp) -> Body {
     let kind = QpType::ALL.into_iter().find(|kind| kind.name() == qp.qp_type);
     let is_connected = matches!(kind, Some(QpType::Rc | QpType::Uc));

@@ -22,7 +22,7 @@ use zerocopy::{FromBytes, IntoBytes};
 pub(super) struct Channel {
     pub(super) pipe: Pipe,
     pub(super) events: VecDeque<Waiting>,
-    /// The thread that took the latest event, until it asks for another while there is none.
+    /// The thread that is handling an event or about to take one. A thread that waits for the next event is not.
     pub(super) away: Option<Pid>,
 }
 
@@ -245,9 +245,9 @@ impl State {
 
     /// The thread that may be about to take an event of an identifier, which has just come.
     ///
-    /// `poll` may have told that thread of the event. If it is removed now, the thread asks for it, and waits for ever;
-    /// rping's thread for events, which only ever ends in `poll`, then hangs. The kernel has the same race, in fewer
-    /// instructions. A thread that waits without `poll` is not away.
+    /// `poll` may already have told that thread that the channel is readable. If the event were removed now, the thread
+    /// would block in its read forever. rping would hang, because its event thread can only be stopped while it polls. The
+    /// kernel has the same race, over fewer instructions.
     pub(super) fn taker(&self, channel: PipeId, number: u32) -> Option<Pid> {
         let channel = self.channels.get(&channel)?;
         let is_fresh = |waiting: &Waiting| waiting.id == number && waiting.since.elapsed() < SETTLES;

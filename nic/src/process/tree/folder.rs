@@ -72,6 +72,7 @@ impl SysFolder {
         let port = |one: &Published| (one.device.clone(), one.address, one.namespace);
         for (number, one) in programs.iter().enumerate() {
             let shared = programs.iter().filter(|other| port(other) == port(one));
+            // The first program at a port stands for all of them.
             if shared.clone().next().is_some_and(|first| !std::ptr::eq(first, one)) {
                 continue;
             }
